@@ -1,0 +1,143 @@
+"""Local training of a cohort: any number of users in one call, each with the result it would get alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.client.autograd_step import autograd_step
+from fastpfrec_flwr.client.compiled_step import compiled_step
+from fastpfrec_flwr.client.deviation import Deviation, local_rows
+from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.model.graph import LocalGraphs
+from fastpfrec_flwr.parallel import in_parallel
+
+# Users per task of the thread pool: few enough to balance, many enough that a task outlasts its start.
+USERS_PER_TASK = 16
+
+
+class StepSettings(NamedTuple):
+    """What the compiled step needs of the configuration, in its own number types."""
+
+    user_weight: np.float32
+    neighbour_weight: np.float32
+    leave_one_out: bool
+    refresh: bool
+    cosine: bool
+    tangent: bool
+    margin: np.float32
+    negative_weight: np.float32
+    l2: np.float32
+    item_learning_rate: np.float32
+    user_learning_rate: np.float32
+    user_l2: np.float32
+    report_loss: bool
+
+
+@dataclass(frozen=True)
+class LocalUpdates:
+    """What local training gives, one segment per user; it has not been made private yet and must not leave the device.
+
+    Attributes
+    ----------
+    rows : (touched,) int32, of each user sorted and distinct. pointer : (users + 1,) int64 into `rows`.
+    changes : (touched, k) float32, the user's Theta_i after the step minus Theta_i before it.
+    private : (users, k) float32, new private vectors. losses : (users,) float64, sum over positives, before the step.
+    own_counts : (users,) int64 positives.
+    """
+
+    rows: NDArray[np.int32]
+    pointer: NDArray[np.int64]
+    changes: NDArray[np.float32]
+    private: NDArray[np.float32]
+    losses: NDArray[np.float64]
+    own_counts: NDArray[np.int64]
+
+
+def train_cohort(
+    item_table: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    graphs: LocalGraphs,
+    private: NDArray[np.float32],
+    keys: NDArray[np.uint64],
+    config: RunConfig,
+    refresh: bool = False,
+    report_loss: bool = False,
+    device: str = "cpu",
+    threads: int = 1,
+    deviations: list[Deviation] | None = None,
+) -> LocalUpdates:
+    """Train every user of a cohort for one local step.
+
+    Parameters
+    ----------
+    item_table : (items, k). weights : (items,) norm weights. private : (users, k) p_u.
+    graphs : the users' stars; each has at least one own item and one item outside N'.
+    keys : (users,) uint64, streams of this round's negatives.
+    refresh : whether item rows in the loss are refreshed by convolution this round.
+    report_loss : whether to compute the losses (costs as much as the step itself).
+    device : `cpu` or `cuda`. threads : for the compiled step.
+    deviations : each user's D_i, current, where beta < 1.
+    """
+    plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives)
+    simple = config.local_optimizer == "sgd" and config.negatives == "shared" and deviations is None
+    if simple and device == "cpu":
+        return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
+    if deviations is None:
+        local = item_table[plan.rows]
+    else:
+        local = local_rows(item_table, plan.rows, plan.pointer, deviations)
+    result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
+    return LocalUpdates(
+        plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts
+    )
+
+
+def can_train(graphs: LocalGraphs) -> NDArray[np.bool_]:
+    """(users,) whether a user has something to learn from: an own item, and an item outside N' to hold it against."""
+    return (graphs.own_counts > 0) & (graphs.degrees < graphs.num_items)
+
+
+def _train_compiled(
+    item_table: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    graphs: LocalGraphs,
+    private: NDArray[np.float32],
+    plan: CohortPlan,
+    config: RunConfig,
+    refresh: bool,
+    report_loss: bool,
+    threads: int,
+) -> LocalUpdates:
+    settings = StepSettings(
+        np.float32(config.user_weight),
+        np.float32(config.neighbour_weight),
+        config.leave_one_out,
+        refresh,
+        config.loss == "ccl",
+        config.unit_rows,
+        np.float32(config.margin),
+        np.float32(config.negative_weight),
+        np.float32(config.l2),
+        np.float32(config.item_learning_rate),
+        np.float32(config.user_learning_rate),
+        np.float32(config.user_l2),
+        report_loss,
+    )
+    changes = np.empty((len(plan.rows), item_table.shape[1]), np.float32)
+    private_out = np.empty_like(private)
+    losses = np.zeros(graphs.num_users)
+
+    def run(first: int) -> None:
+        compiled_step(
+            item_table, weights, private, graphs.items, graphs.pointer, graphs.own_counts,
+            plan.rows, plan.pointer, plan.edge_slots, plan.negative_slots,
+            first, min(first + USERS_PER_TASK, graphs.num_users), settings, changes, private_out, losses,
+        )  # fmt: skip
+
+    in_parallel(run, range(0, graphs.num_users, USERS_PER_TASK), threads)
+    return LocalUpdates(plan.rows, plan.pointer, changes, private_out, losses, graphs.own_counts)

@@ -1,0 +1,228 @@
+"""One frozen, validated object per run, parsed once.
+
+`parse_run_config` is the first line of every app handler; below it nobody sees Flower's `context`. The keys stand with their
+defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a test keeps the two lists equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+CountOrZero = Annotated[int, Field(ge=0)]
+
+
+class ConfigError(ValueError):
+    """A run configuration that cannot be used; the message names key, rule, value and remedy."""
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class RunConfig(BaseModel):
+    """Everything a run depends on. Field names are the run-config keys with `_` for `-`; units stand in pyproject.toml."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=_kebab, populate_by_name=True)
+
+    # data
+    data_set: Annotated[str, Field(min_length=1)]
+    data_dir: str
+    split: Literal["auto", "released", "chronological", "random"]
+    validation_fraction: Annotated[float, Field(gt=0, lt=0.5)]
+    test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
+
+    # run
+    seed: CountOrZero
+    device: Literal["auto", "cpu", "cuda"]
+    threads: CountOrZero
+    output_dir: str
+    state_dir: str
+    num_rounds: Count
+    clients_per_round: Count
+    evaluate_every: CountOrZero
+    early_stop_patience: CountOrZero
+    refit: bool
+    checkpoint_every: CountOrZero
+    resume_from: str
+    round_timeout: Positive
+    report_loss: bool
+    upload_transport: Literal["auto", "message", "shared-memory"]
+
+    # FastGNN and its loss
+    embedding_dim: Count
+    init_scale: Positive
+    num_layers: Literal[2]
+    user_weight: Share
+    neighbour_weight: Share
+    leave_one_out: bool
+    norm_exponent: Annotated[float, Field(ge=0, le=2)]
+    item_refresh_interval: CountOrZero
+    loss: Literal["bpr", "ccl"]
+    negatives: Literal["shared", "per-positive"]
+    num_negatives: Count
+    l2: NonNegative
+    margin: Annotated[float, Field(ge=-1, lt=1)]
+    negative_weight: Positive
+    local_optimizer: Literal["sgd", "adam"]
+    item_learning_rate: Positive
+    user_learning_rate: NonNegative
+    user_l2: NonNegative
+    popularity_weight: NonNegative
+
+    # privacy
+    perturbation: Literal["relative", "bernoulli", "none"]
+    perturbation_prob: Share
+    row_clip: NonNegative
+    clip_norm: NonNegative
+    clip_kind: Literal["l2", "l1"]
+    noise: Literal["laplace", "none"]
+    noise_scale: NonNegative
+    upload: Literal["dense", "sparse"]
+
+    # trusted nodes
+    num_trusted_nodes: Count
+    check: Literal["none", "paper", "clients", "absolute"]
+    robust_z_threshold: Positive
+    outlier_ratio_threshold: Share
+    node_z_threshold: NonNegative
+
+    # server
+    server_step: Literal["average", "row-adam"]
+    server_learning_rate: Positive
+    server_schedule: Literal["constant", "cosine"]
+    blend_weight: Annotated[float, Field(gt=0, le=1)]
+    unit_rows: bool
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        rules = [
+            (
+                self.num_trusted_nodes > self.clients_per_round,
+                f"num-trusted-nodes must be <= clients-per-round ({self.clients_per_round}), got {self.num_trusted_nodes}: "
+                "a node without clients has nothing to check; lower num-trusted-nodes",
+            ),
+            (
+                self.upload == "dense" and self.noise == "none" and self.noise_scale > 0,
+                f"noise-scale must be 0.0 with noise = 'none', got {self.noise_scale}",
+            ),
+            (
+                self.noise == "laplace" and self.noise_scale == 0,
+                "noise-scale must be > 0 with noise = 'laplace', got 0.0; for no noise set noise = 'none'",
+            ),
+            (
+                self.loss == "ccl" and self.negatives != "shared",
+                f"negatives must be 'shared' with loss = 'ccl', got {self.negatives!r}",
+            ),
+            (
+                self.loss == "ccl" and not self.unit_rows,
+                "unit-rows must be true with loss = 'ccl' (it scores by cosine), got false",
+            ),
+            (
+                self.unit_rows and self.blend_weight < 1,
+                f"blend-weight must be 1.0 with unit-rows = true, got {self.blend_weight}: "
+                "a device's own deviation would leave the unit sphere",
+            ),
+            (
+                self.check == "absolute" and self.clip_norm == 0,
+                "clip-norm must be > 0 with check = 'absolute': its bound is the clip; set clip-norm or use check = 'clients'",
+            ),
+            (
+                self.clip_norm > 0 and self.clip_kind == "l1" and self.check == "absolute",
+                "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
+            ),
+            (
+                self.refit and self.evaluate_every == 0,
+                "evaluate-every must be >= 1 with refit = true: the number of rounds is chosen on validation",
+            ),
+            (
+                self.early_stop_patience > 0 and self.evaluate_every == 0,
+                "evaluate-every must be >= 1 with early-stop-patience > 0",
+            ),
+            (
+                self.user_weight == 0 and self.neighbour_weight == 0,
+                "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
+            ),
+        ]
+        for broken, message in rules:
+            if broken:
+                raise ValueError(message)
+        return self
+
+    def to_flat_dict(self) -> dict[str, bool | int | float | str]:
+        """Return the configuration under its run-config keys."""
+        return self.model_dump(by_alias=True)
+
+    @property
+    def effective_noise_scale(self) -> float:
+        """Laplace scale lambda of what leaves a client, 0 without noise."""
+        return self.noise_scale if self.noise == "laplace" else 0.0
+
+
+def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
+    """Validate run-config values.
+
+    Parameters
+    ----------
+    values : every key of `[tool.flwr.app.config]`, as Flower merges them. Integers are accepted where a float is meant.
+
+    Raises
+    ------
+    ConfigError listing every broken key with its rule and the value got.
+    """
+    known = {_kebab(name): field for name, field in RunConfig.model_fields.items()}
+    cleaned = {
+        key: float(value)
+        if type(value) is int and key in known and "float" in str(known[key].annotation)
+        else value
+        for key, value in values.items()
+    }
+    try:
+        return RunConfig.model_validate(cleaned)
+    except ValidationError as error:
+        raise ConfigError("\n".join(_explain(item, known) for item in error.errors())) from None
+
+
+def _explain(item: Any, known: Mapping[str, Any]) -> str:
+    """One line of plain words for one of pydantic's findings."""
+    key = str(item["loc"][0]) if item["loc"] else ""
+    kind = item["type"]
+    context = item.get("ctx", {})
+    if kind == "extra_forbidden":
+        close = get_close_matches(key, known, n=1)
+        return f"unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "; see pyproject.toml for the keys")
+    if kind == "missing":
+        return f"{key} is missing; its default stands in pyproject.toml under [tool.flwr.app.config]"
+    if kind == "value_error":
+        return str(context["error"])
+    rules = {
+        "greater_than": "must be > {gt}",
+        "greater_than_equal": "must be >= {ge}",
+        "less_than": "must be < {lt}",
+        "less_than_equal": "must be <= {le}",
+        "literal_error": "must be one of {expected}",
+        "string_too_short": "must not be empty",
+        "finite_number": "must be a finite number",
+        "int_type": "must be an integer",
+        "float_type": "must be a number",
+        "bool_type": "must be true or false",
+        "string_type": "must be a string",
+    }
+    rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
+    return f"{key} {rule}, got {item['input']!r}"
+
+
+def default_values(pyproject: Path) -> dict[str, Any]:
+    """Read the defaults from a `pyproject.toml`."""
+    import tomllib
+
+    flat = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    return dict(flat)

@@ -1,0 +1,118 @@
+"""FastGNN on a star: how item rows become a user's vector (paper, eq. of the user update, H = 2 layers).
+
+Without the global graph two layers come to one sum over the neighbourhood:
+
+    u = c_p p_u + c_g d^(-1/2) sum_{l in N'(u)} w_l E_l,   d = |N'(u)|                       (inference, all of N)
+    u_i = c_p p_u + c_g (d - 1)^(-1/2) sum_{l in N'(u), l != i} w_l E_l                      (training, i left out)
+
+w_l = ||E_l||^(-a) / Z are the norm weights that everybody computes from the public table each round, no gradient through them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+NORM_FLOOR = 1e-3
+
+
+def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
+    """Norm weights of all items.
+
+    w_l = (||E_l|| + floor)^(-a) / Z with Z = sum (||E|| + floor)^(1 - a) / sum (||E|| + floor): weighted rows keep the table's
+    mean norm, and a > 0 takes away the pull of long (popular) rows.
+
+    Parameters
+    ----------
+    item_table : (items, k).
+    exponent : a; 0 gives ones.
+
+    Returns
+    -------
+    (items,) float32.
+    """
+    if exponent == 0:
+        return np.ones(len(item_table), np.float32)
+    norms = np.sqrt(np.einsum("ij,ij->i", item_table, item_table, dtype=np.float64)) + NORM_FLOOR
+    scale = (norms ** (1.0 - exponent)).sum() / norms.sum()
+    return (norms ** (-exponent) / scale).astype(np.float32)
+
+
+def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:
+    """Sum of the (weighted) neighbour rows of each user.
+
+    Parameters
+    ----------
+    rows : (edges, k). owner : (edges,) user of each edge.
+
+    Returns
+    -------
+    (users, k).
+    """
+    return torch.zeros(num_users, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, owner, rows)
+
+
+def user_vectors(
+    private: Tensor, sums: Tensor, degrees: Tensor, user_weight: float, neighbour_weight: float
+) -> Tensor:
+    """User vectors from whole neighbourhoods.
+
+    Parameters
+    ----------
+    private : (users, k) p_u. sums : (users, k) weighted neighbour sums. degrees : (users,).
+
+    Returns
+    -------
+    (users, k).
+    """
+    scale = neighbour_weight * degrees.clamp(min=1).to(sums.dtype).rsqrt()
+    return user_weight * private + scale[:, None] * sums
+
+
+def target_user_vectors(
+    private: Tensor,
+    sums: Tensor,
+    degrees: Tensor,
+    target_rows: Tensor,
+    target_owner: Tensor,
+    user_weight: float,
+    neighbour_weight: float,
+    leave_one_out: bool,
+) -> Tensor:
+    """User vector for each target item, the target itself left out of the sum and of the count.
+
+    Parameters
+    ----------
+    private, sums, degrees : as in `user_vectors`.
+    target_rows : (targets, k) weighted rows w_i E_i. target_owner : (targets,) user of each target.
+
+    Returns
+    -------
+    (targets, k).
+    """
+    if not leave_one_out:
+        return user_vectors(private, sums, degrees, user_weight, neighbour_weight)[target_owner]
+    scale = neighbour_weight * (degrees - 1).clamp(min=1).to(sums.dtype).rsqrt()
+    return user_weight * private[target_owner] + scale[target_owner][:, None] * (sums[target_owner] - target_rows)
+
+
+def refresh_rows(
+    rows: Tensor, private: Tensor, owner: Tensor, degrees: Tensor, user_weight: float, neighbour_weight: float
+) -> Tensor:
+    """Item rows after one convolution over the star (rounds of the item refresh, every H x h).
+
+    An item's only neighbour on a star is its user, so e_i = c_p E_i + c_g d^(-1/2) p_u. Items outside the star have no
+    neighbour and keep their rows.
+
+    Parameters
+    ----------
+    rows : (targets, k) rows of items in N'(u). owner : (targets,) their users.
+
+    Returns
+    -------
+    (targets, k).
+    """
+    scale = neighbour_weight * degrees.clamp(min=1).to(rows.dtype).rsqrt()
+    return user_weight * rows + scale[owner][:, None] * private[owner]
