@@ -1,0 +1,74 @@
+"""Clipping: what bounds one client's influence. Compiled, in place, one user after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fastpfrec_flwr.draws import compiled
+
+
+@compiled
+def _row_norm(row: Any) -> float:
+    """L2 norm of a float32 row, NaN where an element is not finite; safe from overflow and underflow of the squares."""
+    square = np.float32(0.0)
+    for c in range(row.shape[0]):
+        square += row[c] * row[c]
+    if np.float32(1e-30) < square < np.float32(1e30):
+        return math.sqrt(float(square))
+    total = 0.0
+    for c in range(row.shape[0]):
+        total += float(row[c]) * float(row[c])
+    return math.sqrt(total) if math.isfinite(total) else math.nan
+
+
+@compiled
+def clip_rows(values: Any, bound: float) -> int:
+    """Bring each row to L2 norm <= `bound` (0: no bound).
+
+    A row that is not finite becomes zero: it carries nothing that could be averaged, and zero lies inside every bound.
+
+    Parameters
+    ----------
+    values : (rows, k) float32, changed in place.
+
+    Returns
+    -------
+    Number of rows that were not finite.
+    """
+    broken = 0
+    for t in range(values.shape[0]):
+        row = values[t]
+        norm = _row_norm(row)
+        if math.isnan(norm):
+            row[:] = 0.0
+            broken += 1
+        elif 0.0 < bound < norm:
+            # A hair below the bound, so that float32 rounding cannot end above it.
+            factor = bound / norm * (1.0 - 1e-6)
+            for c in range(row.shape[0]):
+                row[c] = np.float32(float(row[c]) * factor)
+    return broken
+
+
+@compiled
+def clip_joint(values: Any, bound: float, l1: bool) -> None:
+    """Bring a whole upload to L2 (or L1) norm <= `bound` (0: no bound); `values` (rows, k) float32, finite, in place."""
+    if bound <= 0.0:
+        return
+    total = 0.0
+    for t in range(values.shape[0]):
+        if l1:
+            for c in range(values.shape[1]):
+                total += abs(float(values[t, c]))
+        else:
+            norm = _row_norm(values[t])
+            total += norm * norm
+    norm = total if l1 else math.sqrt(total)
+    if norm > bound:
+        factor = bound / norm * (1.0 - 1e-6)
+        for t in range(values.shape[0]):
+            for c in range(values.shape[1]):
+                values[t, c] = np.float32(float(values[t, c]) * factor)

@@ -1,0 +1,165 @@
+"""The only way out of a client: clip, then noise, then grid. What comes out is the only thing `messages` can encode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.privacy.clipping import clip_joint, clip_rows
+from fastpfrec_flwr.privacy.noise import add_seeded_laplace, add_system_laplace, round_to_grid
+
+_SEAL = object()
+# Users per task: their rows should still be in the cache when the noise follows the clip.
+_USERS_PER_TASK = 4
+
+
+class Changes(Protocol):
+    """What local training hands over: one segment of rows per user."""
+
+    @property
+    def rows(self) -> NDArray[np.int32]: ...  # noqa: D102
+
+    @property
+    def pointer(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+    @property
+    def changes(self) -> NDArray[np.float32]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class PrivatizedUploads:
+    """Uploads of a cohort, one segment per client: Theta' - E, clipped, noised and on the grid. Made by `Mechanism` alone.
+
+    Attributes
+    ----------
+    nonces : (clients,) uint64; decides the trusted node, names nobody.
+    pointer : (clients + 1,) int64. rows : (touched,) int32, of each client sorted and distinct.
+    values : (touched, k) float32.
+    cover_scale : scale of the Laplace noise that lies on every other row but is drawn where the upload arrives (simulated
+        dense uploads); 0 where the rows are all there is.
+    """
+
+    nonces: NDArray[np.uint64]
+    pointer: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    values: NDArray[np.float32]
+    cover_scale: float
+    seal: object = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.seal is not _SEAL:
+            raise TypeError("PrivatizedUploads come from Mechanism.privatize; nothing else may leave a client")
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Bounds of one upload: each row's L2 norm, then the whole upload's L2 or L1 norm; 0 is no bound."""
+
+    row_bound: float
+    joint_bound: float
+    l1: bool = False
+
+    def apply(self, values: NDArray[np.float32]) -> None:
+        """Clip one client's change ((rows, k) float32) in place; rows that are not finite become zero."""
+        clip_rows(values, self.row_bound)
+        clip_joint(values, self.joint_bound, self.l1)
+
+
+class Mechanism(Protocol):
+    """Turns changes into uploads."""
+
+    @property
+    def noise_scale(self) -> float:
+        """Laplace scale lambda, 0 without noise."""
+
+    def privatize(
+        self, changes: Changes, nonces: NDArray[np.uint64], keys: NDArray[np.uint64] | None, num_items: int
+    ) -> PrivatizedUploads:
+        """Clip and noise each client's change; `changes.changes` is used up (changed in place).
+
+        Parameters
+        ----------
+        nonces : (clients,) uint64.
+        keys : (clients,) uint64 noise streams (simulation), or None for the operating system's entropy (real people).
+        num_items : rows of the table.
+        """
+
+
+@dataclass(frozen=True)
+class LaplaceMechanism:
+    """Laplace noise on touched rows (`dense=False`) or on the whole table.
+
+    With noise streams (simulation) a dense upload leaves as its touched rows plus the scale of the cover noise on all
+    others, which is independent of the client's data. Without (a real device) the whole noised table leaves.
+    """
+
+    clip: Clip
+    noise_scale: float
+    dense: bool
+    threads: int = 1
+
+    def privatize(
+        self, changes: Changes, nonces: NDArray[np.uint64], keys: NDArray[np.uint64] | None, num_items: int
+    ) -> PrivatizedUploads:
+        """See `Mechanism`."""
+        rows, pointer, values = changes.rows, changes.pointer, changes.changes
+        if keys is not None:
+            self._clip_and_noise(values, pointer, keys)
+            return PrivatizedUploads(nonces, pointer, rows, values, self.noise_scale if self.dense else 0.0, _SEAL)
+        for user in range(len(pointer) - 1):
+            self.clip.apply(values[pointer[user] : pointer[user + 1]])
+        if self.dense:
+            rows, pointer, values = _whole_tables(rows, pointer, values, num_items)
+        flat = values.reshape(-1)
+        add_system_laplace(self.noise_scale, flat)
+        round_to_grid(flat)
+        return PrivatizedUploads(nonces, pointer, rows, values, 0.0, _SEAL)
+
+    def _clip_and_noise(
+        self, values: NDArray[np.float32], pointer: NDArray[np.int64], keys: NDArray[np.uint64]
+    ) -> None:
+        def run(first: int) -> None:
+            for user in range(first, min(first + _USERS_PER_TASK, len(keys))):
+                mine = values[pointer[user] : pointer[user + 1]]
+                self.clip.apply(mine)
+                add_seeded_laplace(keys[user], self.noise_scale, mine.reshape(-1))
+                round_to_grid(mine.reshape(-1))
+
+        in_parallel(run, range(0, len(keys), _USERS_PER_TASK), self.threads)
+
+
+@dataclass(frozen=True)
+class NoNoise:
+    """Clipping and the grid, no noise: the null mechanism of ablations. A dense upload then equals its touched rows."""
+
+    clip: Clip
+    noise_scale: float = 0.0
+
+    def privatize(
+        self, changes: Changes, nonces: NDArray[np.uint64], keys: NDArray[np.uint64] | None, num_items: int
+    ) -> PrivatizedUploads:
+        """See `Mechanism`."""
+        for user in range(len(changes.pointer) - 1):
+            self.clip.apply(changes.changes[changes.pointer[user] : changes.pointer[user + 1]])
+        round_to_grid(changes.changes.reshape(-1))
+        return PrivatizedUploads(nonces, changes.pointer, changes.rows, changes.changes, 0.0, _SEAL)
+
+
+def _whole_tables(
+    rows: NDArray[np.int32], pointer: NDArray[np.int64], values: NDArray[np.float32], num_items: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float32]]:
+    """Each client's change on every row of the table: (clients * items,) rows, pointer, (clients * items, k) values."""
+    clients = len(pointer) - 1
+    whole = np.zeros((clients, num_items, values.shape[1]), np.float32)
+    for user in range(clients):
+        mine = slice(pointer[user], pointer[user + 1])
+        whole[user, rows[mine]] = values[mine]
+    return (
+        np.tile(np.arange(num_items, dtype=np.int32), clients),
+        np.arange(clients + 1, dtype=np.int64) * num_items,
+        whole.reshape(clients * num_items, -1),
+    )

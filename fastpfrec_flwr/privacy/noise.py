@@ -1,0 +1,61 @@
+"""Laplace noise on a fixed grid (paper, eq. LDP: Theta' = Theta + eta, eta ~ Lap(lambda)).
+
+Values are rounded to multiples of 2^-20 after the noise: the low bits of a float sum would otherwise betray what was added to
+what. Sums of such values in float64 are exact, whatever their order.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.draws import BLOCK, compiled, laplace_block, next_bits, seed_lanes
+
+GRID = 2.0**-20
+
+
+@compiled
+def round_to_grid(values: Any) -> None:
+    """Round every element of `values` ((n,) float32) to the grid, in place."""
+    for i in range(values.shape[0]):
+        values[i] = np.float32(np.rint(values[i] * np.float32(1048576.0)) * np.float32(9.5367431640625e-07))
+
+
+@compiled
+def add_seeded_laplace(key: Any, scale: Any, values: Any) -> None:
+    """Add Laplace(scale) noise of stream `key` to `values` ((n,) float32): for simulation, where runs must repeat."""
+    state = seed_lanes(key)
+    bits = np.empty(BLOCK, np.uint32)
+    work = np.empty((2, BLOCK), np.float32)
+    noise = np.empty(BLOCK, np.float32)
+    for start in range(0, values.shape[0], BLOCK):
+        next_bits(state, bits)
+        laplace_block(bits.view(np.int32), np.float32(scale), work, noise)
+        stop = min(BLOCK, values.shape[0] - start)
+        block = values[start : start + stop]
+        for i in range(stop):
+            block[i] += noise[i]
+
+
+@compiled
+def _add_from_bits(bits: Any, scale: Any, values: Any) -> None:
+    work = np.empty((2, BLOCK), np.float32)
+    noise = np.empty(BLOCK, np.float32)
+    padded = np.zeros(BLOCK, np.int32)
+    for start in range(0, values.shape[0], BLOCK):
+        stop = min(BLOCK, values.shape[0] - start)
+        padded[:stop] = bits[start : start + stop]
+        laplace_block(padded, np.float32(scale), work, noise)
+        for i in range(stop):
+            values[start + i] += noise[i]
+
+
+def add_system_laplace(scale: float, values: NDArray[np.float32]) -> None:
+    """Add Laplace(scale) noise from the operating system's entropy to `values` ((n,) float32): protects a real person."""
+    step = 1 << 20
+    for start in range(0, len(values), step):
+        part = values[start : start + step]
+        _add_from_bits(np.frombuffer(os.urandom(4 * len(part)), np.int32), scale, part)

@@ -1,0 +1,131 @@
+"""The server step: what becomes of the average, and the beta blend. State in, state out; nothing is changed in place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.draws import compiled
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.99, 1e-4
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """Everything the server remembers between rounds.
+
+    Attributes
+    ----------
+    item_table : (items, k) float32, E. first_moment : (items, k) float32, m. second_moment : (items,) float32, v.
+    steps : server steps taken (rounds that had something healthy to average).
+    """
+
+    item_table: NDArray[np.float32]
+    first_moment: NDArray[np.float32]
+    second_moment: NDArray[np.float32]
+    steps: int
+
+    @staticmethod
+    def start(item_table: NDArray[np.float32]) -> ServerState:
+        """State before the first round."""
+        return ServerState(item_table, np.zeros_like(item_table), np.zeros(len(item_table), np.float32), 0)
+
+
+class ServerStep(Protocol):
+    """Turns the averaged change into the next state."""
+
+    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+        """Take one step with `change` = W_s - E ((items, k)) in `server_round` (from 1)."""
+
+
+@dataclass(frozen=True)
+class AverageStep:
+    """E <- (1 - beta) E + beta W_s (paper, eq. of the redistribution)."""
+
+    blend_weight: float
+    unit_rows: bool
+
+    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        table = (state.item_table + self.blend_weight * change).astype(np.float32)
+        return ServerState(
+            _to_unit(table) if self.unit_rows else table, state.first_moment, state.second_moment, state.steps + 1
+        )
+
+
+@dataclass(frozen=True)
+class RowAdamStep:
+    """Adam with one second moment per row: tail items get as large a step as popular ones.
+
+    m <- 0.9 m + 0.1 G; v <- 0.99 v + 0.01 mean over the row of G^2; W_s = E + s_t m^ / (sqrt(v^) + 1e-4), then the blend.
+    """
+
+    learning_rate: float
+    blend_weight: float
+    unit_rows: bool
+    schedule: str
+    num_rounds: int
+
+    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        steps = state.steps + 1
+        table, first, second = (
+            state.item_table.copy(),
+            state.first_moment.copy(),
+            state.second_moment.copy(),
+        )
+        size = self.blend_weight * scheduled(self.learning_rate, self.schedule, server_round, self.num_rounds)
+        _row_adam(table, first, second, change, size, 1 - BETA_1**steps, 1 - BETA_2**steps)
+        return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps)
+
+
+@compiled
+def _row_adam(
+    table: Any, first: Any, second: Any, change: Any, size: float, correct_first: float, correct_second: float
+) -> None:
+    k = table.shape[1]
+    for t in range(table.shape[0]):
+        square = 0.0
+        for c in range(k):
+            square += change[t, c] * change[t, c]
+        second[t] = np.float32(BETA_2 * second[t] + (1 - BETA_2) * square / k)
+        factor = size / correct_first / (math.sqrt(second[t] / correct_second) + EPSILON)
+        for c in range(k):
+            first[t, c] = np.float32(BETA_1 * first[t, c] + (1 - BETA_1) * change[t, c])
+            table[t, c] += np.float32(factor * first[t, c])
+
+
+def scheduled(learning_rate: float, schedule: str, server_round: int, num_rounds: int) -> float:
+    """Server learning rate s_t; cosine: s (0.1 + 0.9 (1 + cos(pi (t - 1) / (R - 1))) / 2)."""
+    if schedule == "constant" or num_rounds == 1:
+        return learning_rate
+    phase = math.pi * (server_round - 1) / (num_rounds - 1)
+    return learning_rate * (0.1 + 0.9 * (1 + math.cos(phase)) / 2)
+
+
+def _to_unit(table: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.sqrt(np.einsum("ij,ij->i", table, table))
+    return table / np.maximum(norms, np.float32(1e-12))[:, None]
+
+
+def initial_table(num_items: int, embedding_dim: int, config: RunConfig) -> NDArray[np.float32]:
+    """E of round 0: N(0, init-scale^2), at unit length where rows are kept so."""
+    from fastpfrec_flwr.randomness import derive_generator
+
+    generator = derive_generator(config.seed, "item-table")
+    table = generator.normal(0.0, config.init_scale, (num_items, embedding_dim)).astype(np.float32)
+    return _to_unit(table) if config.unit_rows else table
+
+
+def build_step(config: RunConfig) -> ServerStep:
+    """The server step that the configuration asks for."""
+    if config.server_step == "average":
+        return AverageStep(config.blend_weight, config.unit_rows)
+    return RowAdamStep(
+        config.server_learning_rate, config.blend_weight, config.unit_rows, config.server_schedule, config.num_rounds
+    )

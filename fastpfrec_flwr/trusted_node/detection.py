@@ -1,0 +1,207 @@
+"""What a trusted node can see of a misbehaving client: noise-corrected distances, robust z-scores, checks (paper, eq. Check)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.draws import compiled, fill_normal
+
+# 0.6745 is the upper quartile of the standard normal: it makes MAD / 0.6745 estimate the standard deviation.
+NORMAL_QUARTILE = 0.6745
+# Standard deviations that an honest client's noise may stand above its expectation before the absolute test speaks.
+ABSOLUTE_MARGIN = 4.0
+
+
+@dataclass(frozen=True)
+class Distances:
+    """How far each client's upload lies from the current table.
+
+    Attributes
+    ----------
+    squared : (clients,) ||Theta' - E||^2, noise included.
+    noise_mean, noise_sd : (clients,) expectation 2 lambda^2 m and standard deviation sqrt(20 lambda^4 m) of the squared norm
+        of Laplace noise on the m coordinates that carry it.
+    """
+
+    squared: NDArray[np.float64]
+    noise_mean: NDArray[np.float64]
+    noise_sd: NDArray[np.float64]
+
+    @property
+    def corrected(self) -> NDArray[np.float64]:
+        """(clients,) sqrt(max(d^2 - 2 lambda^2 m, 0)): the size of the change without its noise."""
+        return np.sqrt(np.maximum(self.squared - self.noise_mean, 0.0))
+
+    @property
+    def resolution(self) -> float:
+        """Size below which a corrected distance is noise: sqrt of the typical noise_sd."""
+        return math.sqrt(float(np.median(self.noise_sd))) if len(self.noise_sd) else 0.0
+
+    def of(self, members: NDArray[np.int64]) -> Distances:
+        """The distances of some clients."""
+        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members])
+
+
+@compiled
+def _segment_squares(values: Any, pointer: Any, out: Any) -> None:
+    k = values.shape[1]
+    for j in range(pointer.shape[0] - 1):
+        total = 0.0
+        for t in range(pointer[j], pointer[j + 1]):
+            square = np.float32(0.0)
+            for c in range(k):
+                square += values[t, c] * values[t, c]
+            total += float(square)
+        out[j] = total
+
+
+@compiled
+def _first_normals(keys: Any, out: Any) -> None:
+    one = np.empty(1, np.float32)
+    for j in range(keys.shape[0]):
+        fill_normal(keys[j], one)
+        out[j] = one[0]
+
+
+def upload_distances(
+    values: NDArray[np.float32],
+    pointer: NDArray[np.int64],
+    noise_scale: float,
+    cover_scale: float,
+    num_items: int,
+    keys: NDArray[np.uint64],
+) -> Distances:
+    """Distance of each upload to the current table.
+
+    The squared norm of cover noise over m coordinates, which a simulated dense upload does not carry, is drawn from its
+    limit: normal with mean 2 lambda^2 m and variance 20 lambda^4 m.
+
+    Parameters
+    ----------
+    values, pointer : uploads end to end, Theta' - E.
+    noise_scale : lambda of the noise that the values carry. cover_scale : lambda of the noise not yet drawn, or 0.
+    num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
+    """
+    squared = np.empty(len(pointer) - 1)
+    _segment_squares(values, pointer, squared)
+    k = values.shape[1]
+    carried = np.diff(pointer).astype(np.float64) * k
+    covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
+    if cover_scale > 0:
+        normals = np.empty(len(squared), np.float64)
+        _first_normals(keys, normals)
+        cover = cover_scale**2 * (2.0 * covered + np.sqrt(20.0 * covered) * normals)
+        squared += np.maximum(cover, 0.0)
+    noise_mean = 2.0 * (noise_scale**2 * carried + cover_scale**2 * covered)
+    noise_sd = np.sqrt(20.0 * (noise_scale**4 * carried + cover_scale**4 * covered))
+    return Distances(squared, noise_mean, noise_sd)
+
+
+def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> NDArray[np.float64]:
+    """Robust z-score of each distance within one trusted node.
+
+    z_j = 0.6745 (d_j - median d) / MAD(d)          (paper, eq. Check; Iglewicz & Hoaglin 1993)
+
+    Parameters
+    ----------
+    distances : (clients,) non-negative, any unit.
+    resolution : what a distance can be told apart by, same unit. MAD is never taken smaller than 0.6745 times this: where
+        noise hides every honest change, more than half of the corrected distances are zero and MAD says nothing.
+
+    Returns
+    -------
+    (clients,) dimensionless. With MAD and resolution zero: 0 for those at the median, +-infinity for all others.
+
+    Raises
+    ------
+    ValueError if `distances` is empty or not finite.
+    """
+    if len(distances) == 0 or not np.isfinite(distances).all():
+        raise ValueError(f"distances must be finite and at least one, got {distances!r}")
+    away = distances - np.median(distances)
+    mad = max(float(np.median(np.abs(away))), NORMAL_QUARTILE * resolution)
+    if mad == 0.0:
+        return np.where(away == 0.0, 0.0, np.copysign(np.inf, away))
+    return NORMAL_QUARTILE * away / mad
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a check decides about one node: `outliers` (clients,) bool, and whether the whole node is isolated."""
+
+    outliers: NDArray[np.bool_]
+    node_isolated: bool
+
+
+class Check(Protocol):
+    """A rule of one trusted node."""
+
+    def examine(self, distances: Distances) -> Verdict:
+        """Judge the clients of one node (at least one)."""
+
+
+@dataclass(frozen=True)
+class NoCheck:
+    """Trusts everybody."""
+
+    def examine(self, distances: Distances) -> Verdict:
+        """Nobody is an outlier."""
+        return Verdict(np.zeros(len(distances.squared), np.bool_), False)
+
+
+@dataclass(frozen=True)
+class PaperCheck:
+    """The paper's rule: the node is isolated if more than nu of its clients have |z| > mu; no client is isolated alone."""
+
+    threshold: float
+    outlier_ratio: float
+
+    def examine(self, distances: Distances) -> Verdict:
+        """See the class. The flagged clients of a node that stays are kept, as in the paper."""
+        flagged = np.abs(robust_z_scores(distances.corrected, distances.resolution)) > self.threshold
+        isolated = bool(flagged.mean() > self.outlier_ratio)
+        return Verdict(np.full(len(flagged), isolated), isolated)
+
+
+@dataclass(frozen=True)
+class ClientsCheck:
+    """Isolates the clients with z > mu (a small change harms nobody), and the node above a share nu of them."""
+
+    threshold: float
+    outlier_ratio: float
+
+    def examine(self, distances: Distances) -> Verdict:
+        """See the class."""
+        outliers = robust_z_scores(distances.corrected, distances.resolution) > self.threshold
+        return _isolate(outliers, self.outlier_ratio)
+
+
+@dataclass(frozen=True)
+class AbsoluteCheck:
+    """Isolates whoever exceeds what an honest client can send: d^2 > 2 lambda^2 m + S^2 + 4 sd, S the clip of the whole upload.
+
+    Needs no honest majority in the node.
+    """
+
+    clip_norm: float
+    outlier_ratio: float
+
+    def examine(self, distances: Distances) -> Verdict:
+        """See the class. The cross term of change and noise, 2 S N(0, 2 lambda^2), counts into the standard deviation."""
+        coordinates = np.maximum(distances.noise_mean, 1e-300)
+        # Var(noise) = 2 lambda^2 per coordinate = noise_sd^2 / (5 noise_mean), from sd^2 = 20 lambda^4 m, mean = 2 lambda^2 m.
+        cross = 4.0 * self.clip_norm**2 * distances.noise_sd**2 / (5.0 * coordinates)
+        spread = np.sqrt(distances.noise_sd**2 + cross)
+        # The grid's rounding may add a little to a clipped upload.
+        bound = distances.noise_mean + self.clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
+        return _isolate(distances.squared > bound, self.outlier_ratio)
+
+
+def _isolate(outliers: NDArray[np.bool_], outlier_ratio: float) -> Verdict:
+    isolated = bool(outliers.mean() > outlier_ratio)
+    return Verdict(outliers | isolated, isolated)
