@@ -1,4 +1,4 @@
-"""The named data sets: which files they are made of, where those live in public, and the SHA-256 that they must have."""
+"""The named data sets: the files they are made of, where those live in public, and the SHA-256 they must have."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class PinnedFile:
 
 @dataclass(frozen=True)
 class WheelFile:
-    """A RecBole `.inter` file inside a wheel on the package index, with typed header, that equals the only file else."""
+    """A RecBole `.inter` file inside a wheel on the package index: below its header it is the set's only file."""
 
     requirement: str
     member: str

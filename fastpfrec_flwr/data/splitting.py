@@ -194,7 +194,8 @@ def _latest(length: NDArray[np.int64], fraction: float) -> NDArray[np.int64]:
     if fraction == 0:
         return np.zeros_like(length)
     count = np.maximum(1, np.floor(length * fraction + 0.5).astype(np.int64))
-    return np.minimum(count, np.maximum(length - 1, 0))
+    most: NDArray[np.int64] = np.minimum(count, np.maximum(length - 1, 0))
+    return most
 
 
 def _cut_random(keys: Keys, width: int, settings: SplitSettings, fraction: float, purpose: str) -> tuple[Keys, Keys]:

@@ -70,7 +70,7 @@ def synthetic_interactions(
     generator = derive_generator(seed, "synthetic")
     user_community = generator.permutation(np.arange(num_users) % num_communities)
     item_community = generator.permutation(np.arange(num_items) % num_communities)
-    popularity = (generator.permutation(num_items) + 1.0) ** -exponent
+    popularity: NDArray[np.float64] = np.power(generator.permutation(num_items) + 1.0, -exponent)
     popularity /= popularity.sum()
     excess = max(interactions_per_user - 2, 0)
     lengths = 2 + (generator.negative_binomial(3, 3 / (3 + excess), num_users) if excess else np.zeros(num_users, int))
