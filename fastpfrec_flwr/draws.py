@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 
+from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.randomness import GOLDEN
 
-# Reassociation and contraction let loops vectorise; NaN and infinity keep their meaning (no nnan, no ninf).
-MATH_FLAGS = {"reassoc", "contract", "nsz", "arcp"}
 BLOCK = 1024
 _LANES = 16
 
@@ -28,11 +26,6 @@ _S30, _S27, _S31, _S32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(
 _LOW = np.uint64(0xFFFFFFFF)
 _LN2 = np.float32(math.log(2.0))
 _SQRT2 = np.float32(math.sqrt(2.0))
-
-
-def compiled(function: Any) -> Any:
-    """Compile for use without the interpreter lock; kept on disk, so only the first run on a machine pays for it."""
-    return numba.njit(nogil=True, cache=True, fastmath=MATH_FLAGS, error_model="numpy")(function)
 
 
 @compiled

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastpfrec_flwr.draws import compiled
+from fastpfrec_flwr.compiling import compiled
 
 _LOG2E = np.float32(math.log2(math.e))
 

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import compiled, draw_unmarked, stream_value
+from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.draws import draw_unmarked, stream_value
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import compiled
+from fastpfrec_flwr.compiling import compiled
 
 
 @compiled

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import BLOCK, compiled, laplace_block, next_bits, seed_lanes
+from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.draws import BLOCK, laplace_block, next_bits, seed_lanes
 
 GRID = 2.0**-20
 

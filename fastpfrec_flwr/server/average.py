@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import compiled, fill_normal
+from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.randomness import derive_generator, stream_key
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.draws import compiled
+from fastpfrec_flwr.compiling import compiled
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.99, 1e-4
 

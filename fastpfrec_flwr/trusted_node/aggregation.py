@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import compiled
+from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 

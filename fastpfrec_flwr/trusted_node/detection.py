@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.draws import compiled, fill_normal
+from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.draws import fill_normal
 
 # 0.6745 is the upper quartile of the standard normal: it makes MAD / 0.6745 estimate the standard deviation.
 NORMAL_QUARTILE = 0.6745
@@ -170,36 +171,52 @@ class PaperCheck:
 
 @dataclass(frozen=True)
 class ClientsCheck:
-    """Isolates the clients with z > mu (a small change harms nobody), and the node above a share nu of them."""
+    """Isolates single clients, and the node above a share nu of them.
+
+    A client is out if the robust z of its *log* distance exceeds mu (users differ so much in activity that honest distances
+    are close to lognormal: on the plain distance the same mu isolates 5 to 14 % of the honest clients, the active ones), or if
+    it exceeds what an honest client can send, where the clip of whole uploads says what that is. Small changes harm nobody.
+    """
 
     threshold: float
     outlier_ratio: float
+    clip_norm: float = 0.0
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
-        outliers = robust_z_scores(distances.corrected, distances.resolution) > self.threshold
+        # Below the resolution a distance is noise; it also keeps the logarithm finite.
+        logs = np.log(distances.corrected + max(distances.resolution, 1e-12))
+        outliers = robust_z_scores(logs) > self.threshold
+        if self.clip_norm > 0:
+            outliers |= beyond_clip(distances, self.clip_norm)
         return _isolate(outliers, self.outlier_ratio)
 
 
 @dataclass(frozen=True)
 class AbsoluteCheck:
-    """Isolates whoever exceeds what an honest client can send: d^2 > 2 lambda^2 m + S^2 + 4 sd, S the clip of the whole upload.
-
-    Needs no honest majority in the node.
-    """
+    """Isolates whoever exceeds what an honest client can send; needs no honest majority in the node."""
 
     clip_norm: float
     outlier_ratio: float
 
     def examine(self, distances: Distances) -> Verdict:
-        """See the class. The cross term of change and noise, 2 S N(0, 2 lambda^2), counts into the standard deviation."""
-        coordinates = np.maximum(distances.noise_mean, 1e-300)
-        # Var(noise) = 2 lambda^2 per coordinate = noise_sd^2 / (5 noise_mean), from sd^2 = 20 lambda^4 m, mean = 2 lambda^2 m.
-        cross = 4.0 * self.clip_norm**2 * distances.noise_sd**2 / (5.0 * coordinates)
-        spread = np.sqrt(distances.noise_sd**2 + cross)
-        # The grid's rounding may add a little to a clipped upload.
-        bound = distances.noise_mean + self.clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
-        return _isolate(distances.squared > bound, self.outlier_ratio)
+        """See the class."""
+        return _isolate(beyond_clip(distances, self.clip_norm), self.outlier_ratio)
+
+
+def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
+    """Whether d^2 > 2 lambda^2 m + S^2 + 4 sd: more than an upload clipped to L2 norm S can reach with its noise.
+
+    The variance of d^2 is that of the noise's squared norm, 20 lambda^4 m, plus that of the cross term 2 <change, noise>,
+    which is 8 lambda^2 S^2.
+    """
+    # lambda^2 from the two moments: 20 lambda^4 m / (10 * 2 lambda^2 m) = lambda^2; 0 where there is no noise.
+    scale_squared = distances.noise_sd**2 / np.maximum(10.0 * distances.noise_mean, 1e-300)
+    spread = np.sqrt(distances.noise_sd**2 + 8.0 * scale_squared * clip_norm**2)
+    # The grid's rounding may add a little to a clipped upload.
+    bound = distances.noise_mean + clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
+    flags: NDArray[np.bool_] = distances.squared > bound
+    return flags
 
 
 def _isolate(outliers: NDArray[np.bool_], outlier_ratio: float) -> Verdict:
