@@ -56,9 +56,9 @@ def _fetch(named: NamedSet, pinned: PinnedFile, progress: Progress) -> bytes:
             complaints.append(f"  {source}: {error}")
     raise DataError(
         f"data set {named.name} ({pinned.name}) is neither in data-dir nor in {store_root()}, and cannot be fetched. "
-        f'Without a network, set data-set = "{SYNTHETIC}" for generated data, or set data-dir to a directory that holds '
-        f"{named.name}/{pinned.name}, or import it once: fastpfrec data fetch {named.name} --from DIR. What was tried:\n"
-        + "\n".join(complaints)
+        f'Without a network, set data-set = "{SYNTHETIC}" for generated data, or set data-dir to a directory that '
+        f"holds {named.name}/{pinned.name}, or import it once: fastpfrec data fetch {named.name} --from DIR. "
+        "What was tried:\n" + "\n".join(complaints)
     )
 
 

@@ -68,6 +68,10 @@ def make_split(
     else:
         train, validation, test = _pooled(pairs, width, settings, method)
     test = _drop_unknown(test, train, validation, width, report)
+    if "validation" not in found:
+        # The validation pairs were cut from the train file: for its reader they stand in train.
+        report["test_pairs_in_train"] += report["test_pairs_in_validation"]
+        report["test_pairs_in_validation"] = 0
     if not len(train):
         raise DataError(f"{name}: no train pair is left. Lower min-weight, or give more data")
     _assert_disjoint(train, validation, test)
@@ -157,7 +161,8 @@ def _drop_unknown(test: Keys, train: Keys, validation: Keys, width: int, report:
     keep = ~(in_source | unknown_user | unseen_item)
     report |= {
         "test_pairs_in_source": len(test),
-        "test_pairs_in_train": int(in_source.sum()),  # train as it was before the cut
+        "test_pairs_in_train": int(in_train.sum()),
+        "test_pairs_in_validation": int(in_validation.sum()),
         "test_users_without_train": count_distinct(test[unknown_user] // width),
         "test_pairs_without_train_user": int(unknown_user.sum()),
         "test_items_not_in_train": int(items_not_in_train.sum()),
