@@ -184,7 +184,6 @@ def _rank_on_processor(
     blocks = _blocks(len(users), len(table), BLOCK_BYTES)
     if not blocks:
         return
-    columns = np.ascontiguousarray(table.T)  # (k, items): the product reads it faster this way round
     workers = max(1, min(threads or _cores(), len(blocks)))
     buffers: SimpleQueue[NDArray[np.float32]] = SimpleQueue()
     for _ in range(workers):
@@ -194,7 +193,7 @@ def _rank_on_processor(
         first, last = block
         buffer = buffers.get()
         scores = buffer[: last - first]  # (block, items)
-        np.matmul(users[first:last], columns, out=scores)
+        np.matmul(users[first:last], table.T, out=scores)
         for rows in masks:
             scan.mask_rows(scores, rows.items, rows.starts[first:last], rows.ends[first:last])
         scan.rank_block(users[first:last], table, scores, slacks[first:last], top_items[first:last])

@@ -36,9 +36,7 @@ def mask_rows(
 
 
 @_compiled
-def insert(
-    best: NDArray[np.float64], ids: NDArray[np.int32], filled: int, score: float, item: int
-) -> int:
+def insert(best: NDArray[np.float64], ids: NDArray[np.int32], filled: int, score: float, item: int) -> int:
     """Put an item into a sorted list that has `filled` of its places taken; returns how many are taken afterwards.
 
     best, ids : (top_k,) scores and items. The caller has made sure that the item belongs into the list.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ranked_lists import rows_of
 
 from fastpfrec_flwr.evaluation import ranking
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
@@ -11,12 +12,6 @@ from fastpfrec_flwr.evaluation.ranking import rank_scores, rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows, entries_of
 
 ENGINES = ("numba", "torch")
-
-
-def rows_of(lists):
-    lengths = np.array([len(row) for row in lists], dtype=np.int64)
-    ends = np.cumsum(lengths)
-    return Rows(np.array([item for row in lists for item in row], dtype=np.int32), ends - lengths, ends)
 
 
 def reference(users, table, masked, top_k, bias=None):
@@ -185,6 +180,17 @@ def test_what_does_not_fit_is_refused(changes, message):
     arguments = {"user_vectors": np.ones((2, 3), np.float32), "item_table": np.ones((4, 3), np.float32)}
     with pytest.raises(ValueError, match=message):
         rank_top_k(**(arguments | changes))
+
+
+def test_products_too_coarse_for_the_bound_are_refused():
+    torch = pytest.importorskip("torch")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        with pytest.raises(ValueError, match="set to bfloat16"):
+            rank_top_k(np.ones((1, 2), np.float32), np.ones((3, 2), np.float32), engine="torch")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_scores_must_be_numbers():

@@ -1,0 +1,1 @@
+"""The models that FastPFRec is held against, on the same splits and through the same metrics."""
