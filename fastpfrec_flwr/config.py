@@ -55,7 +55,6 @@ class RunConfig(BaseModel):
     resume_from: str
     round_timeout: Positive
     report_loss: bool
-    upload_transport: Literal["auto", "message", "shared-memory"]
 
     # FastGNN and its loss
     embedding_dim: Count

@@ -1,0 +1,209 @@
+"""The ClientApp: unpack, load, train or evaluate, pack."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.client.node import Node
+from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
+from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
+from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
+from fastpfrec_flwr.data.cache import load_split
+from fastpfrec_flwr.files import APP, source_fingerprint
+from fastpfrec_flwr.messages import Description, Order, RefusedError
+from fastpfrec_flwr.parallel import available_threads
+from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
+
+# Ray hides the GPUs from actors that asked for none; must be set where `ray.init` will see it.
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+
+app = ClientApp()
+
+
+class Place(NamedTuple):
+    """Which users this SuperNode holds, and where it keeps their state."""
+
+    partition: int
+    num_partitions: int
+    state_root: Path
+    deployed: bool
+
+
+@app.query()
+def describe(message: Message, context: Context) -> Message:
+    """Say what this SuperNode holds."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        prepared = _prepare(config)
+        shard = open_shard(prepared.directory, place.partition, place.num_partitions)
+        return messages.encode_description(
+            Description(
+                -1 if place.deployed else place.partition,
+                len(shard.users),
+                shard.num_items,
+                _catalogue_hash(prepared.directory),
+                prepared.fingerprint,
+                prepared.name,
+            )
+        )
+
+    return _reply(message, context, answer)
+
+
+@app.query("catalogue")
+def catalogue(message: Message, context: Context) -> Message:
+    """Hand out the public item ids, in row order."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        split = _open_split(_prepare(config).directory)
+        return messages.encode_catalogue([str(i) for i in split.item_ids], json.dumps(split.report))
+
+    return _reply(message, context, answer)
+
+
+@app.query("release")
+def release(message: Message, context: Context) -> Message:
+    """Let go of the state of a finished simulation; a real device keeps what it has."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        if not place.deployed:
+            _open_state.cache_clear()
+            shutil.rmtree(place.state_root / order.state_id / order.phase, ignore_errors=True)
+            # The last SuperNode to let go removes the training's folder.
+            if (place.state_root / order.state_id).is_dir() and not any((place.state_root / order.state_id).iterdir()):
+                (place.state_root / order.state_id).rmdir()
+        return messages.encode_done()
+
+    return _reply(message, context, answer)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train this round's users and upload what may leave."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        table, _ = messages.decode_train(message.content, config.embedding_dim)
+        uploads, report = _node(config, order, place).train(table, order)
+        return messages.encode_uploads(uploads, report)
+
+    return _reply(message, context, answer)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Rank this SuperNode's users and report sums."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
+        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts))
+
+    return _reply(message, context, answer)
+
+
+def _reply(message: Message, context: Context, answer) -> Message:  # type: ignore[no-untyped-def]
+    """Answer a message; what can be foreseen comes back as a refusal with its reason, not as a traceback."""
+    try:
+        config = parse_run_config(context.run_config)
+        order = messages.decode_query(message.content)
+        if order.source != source_fingerprint():
+            raise RefusedError(
+                f"this SuperNode runs other code than the server ({source_fingerprint()} against {order.source}): "
+                "end the local SuperLink (or update the app on the device) and run again"
+            )
+        content = answer(config, order, _place(context, config))
+    except (ConfigError, DataError, RefusedError, StateError) as error:
+        content = messages.encode_refusal(str(error))
+    return Message(content, reply_to=message)
+
+
+def _place(context: Context, config: RunConfig) -> Place:
+    node = context.node_config
+    deployed = "partition-id" not in node
+    root = str(node.get("state-dir", "")) or config.state_dir or str(_default_state_root())
+    if deployed:
+        return Place(0, 1, Path(root), True)
+    return Place(int(node["partition-id"]), int(node["num-partitions"]), Path(root), False)
+
+
+def _default_state_root() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_state_path(APP, appauthor=False)) / "clients"
+
+
+def _prepare(config: RunConfig) -> PreparedSplit:
+    settings = SplitSettings(config.split, config.validation_fraction, config.test_fraction, config.seed)
+    return _prepared(config.data_set, config.data_dir, settings)
+
+
+@lru_cache(maxsize=2)
+def _prepared(data_set: str, data_dir: str, settings: SplitSettings) -> PreparedSplit:
+    return prepare(data_set, data_dir or None, settings)
+
+
+@lru_cache(maxsize=2)
+def _open_split(directory: Path) -> Split:
+    return load_split(directory)
+
+
+@lru_cache(maxsize=2)
+def _catalogue_hash(directory: Path) -> str:
+    ids = _open_split(directory).item_ids
+    return hashlib.sha256("\n".join(ids.tolist()).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def _open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
+    return open_shard(directory, partition, num_partitions)
+
+
+@lru_cache(maxsize=4)
+def _open_state(path: Path, embedding_dim: int) -> ClientState:
+    return ClientState(path, embedding_dim)
+
+
+def _node(config: RunConfig, order: Order, place: Place) -> Node:
+    prepared = _prepare(config)
+    shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
+    name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
+    threads = available_threads(config.threads)
+    return Node(
+        config,
+        shard,
+        _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim),
+        build_mechanism(config, threads),
+        _open_split(prepared.directory).num_users,
+        device_secret(place.state_root) if place.deployed else None,
+        _device(config.device),
+        threads,
+    )
+
+
+def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
+    """The privacy mechanism that the configuration asks for."""
+    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1")
+    if config.noise == "none":
+        return NoNoise(clip)
+    return LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
+
+
+def _device(wanted: str) -> str:
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if wanted == "cuda":
+        raise ConfigError("device must be 'auto' or 'cpu' where no CUDA device is available, got 'cuda'")
+    return "cpu"

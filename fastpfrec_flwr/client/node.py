@@ -1,0 +1,211 @@
+"""One SuperNode's users: a shard of them in a simulation, a single one on a phone. One code path for both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.client.deviation import Deviation, add_change, after_round
+from fastpfrec_flwr.client.participation import device_users, round_users
+from fastpfrec_flwr.client.state import ClientState
+from fastpfrec_flwr.client.training import LocalUpdates, can_train, train_cohort
+from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.data import Shard
+from fastpfrec_flwr.draws import fill_normal
+from fastpfrec_flwr.evaluation.metrics import MetricSums, metric_sums
+from fastpfrec_flwr.evaluation.ranking import rank_top_k
+from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.messages import Order, TrainReport
+from fastpfrec_flwr.model.fastgnn import norm_weights
+from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
+from fastpfrec_flwr.model.scoring import inference_user_vectors
+from fastpfrec_flwr.privacy.mechanism import Mechanism, PrivatizedUploads
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a SuperNode needs to train and evaluate its users.
+
+    Attributes
+    ----------
+    num_users : of the whole simulation; on a real device its own.
+    secret : on a real device the key of its false items and noise streams are the system's; None in a simulation, where
+        everything comes from the seed.
+    """
+
+    config: RunConfig
+    shard: Shard
+    state: ClientState
+    mechanism: Mechanism
+    num_users: int
+    secret: int | None
+    device: str
+    threads: int
+
+    def train(self, table: NDArray[np.float32], order: Order) -> tuple[PrivatizedUploads, TrainReport]:
+        """Train this round's users and make their uploads private; their state moves on when the uploads are ready.
+
+        Parameters
+        ----------
+        table : (items, k).
+        """
+        if order.restore:
+            self.state.restore(order.restore)
+        drawn = self._positions(order)
+        history = self._history(order.phase)
+        graphs = self._graphs(history, drawn)
+        able = can_train(graphs)
+        if not able.all():
+            drawn = drawn[able]
+            graphs = self._graphs(history, drawn)
+        users = self.shard.users[drawn]
+        vectors = self.state.vectors(users, self._initial_vectors(users))
+        deviations = self._deviations(users, order.server_round)
+        interval = self.config.item_refresh_interval
+        updates = train_cohort(
+            table,
+            norm_weights(table, self.config.norm_exponent),
+            graphs,
+            vectors,
+            self._keys("negatives", order, users),
+            self.config,
+            refresh=interval > 0 and order.server_round % interval == 0,
+            report_loss=order.report_loss,
+            device=self.device,
+            threads=self.threads,
+            deviations=deviations,
+        )
+        kept = None
+        if deviations is not None:
+            updates, kept = self._whole_changes(updates, deviations, order.server_round)
+        uploads = self.mechanism.privatize(
+            updates,
+            self._keys("nonce", order, users),
+            None if self.secret is not None else self._keys("noise", order, users),
+            len(table),
+        )
+        self.state.save(order.server_round, users, updates.private, kept)
+        if order.snapshot:
+            self.state.snapshot(order.server_round)
+        asked = order.report_loss
+        return uploads, TrainReport(
+            order.server_round,
+            int((~able).sum()),
+            float(updates.losses.sum()) if asked else 0.0,
+            int(updates.own_counts.sum()) if asked else 0,
+        )
+
+    def evaluate(self, table: NDArray[np.float32], order: Order, parts: list[str]) -> dict[str, MetricSums]:
+        """Rank every user's unseen items and add up the metrics; masked is what the user has seen before `part`."""
+        history = self._history(order.phase)
+        users = self.shard.users
+        private = self.state.vectors(users, self._initial_vectors(users))
+        vectors = inference_user_vectors(
+            table,
+            norm_weights(table, self.config.norm_exponent),
+            history.items,
+            history.starts,
+            history.ends,
+            private,
+            self.config.user_weight,
+            self.config.neighbour_weight,
+        )
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        sums = {}
+        for part in parts:
+            truth = self.shard.validation if part == "validation" else self.shard.test
+            masks = [self.shard.train] if part == "validation" else [self.shard.train, self.shard.validation]
+            asked = np.flatnonzero(truth.ends > truth.starts)
+            top = rank_top_k(
+                vectors[asked],
+                table,
+                [Rows(mask.items, mask.starts[asked], mask.ends[asked]) for mask in masks],
+                device=self.device,
+                threads=self.threads,
+            )
+            sums[part] = metric_sums(top, Rows(truth.items, truth.starts[asked], truth.ends[asked]))
+        return sums
+
+    def _positions(self, order: Order) -> NDArray[np.int64]:
+        """Places in the shard of the users that train this round."""
+        if self.secret is not None:
+            return device_users(order.clients, len(self.shard.users))
+        users = round_users(self.config.seed, order.phase, order.server_round, order.clients, self.num_users)
+        return np.flatnonzero(np.isin(self.shard.users, users, assume_unique=True))
+
+    def _history(self, phase: str) -> Rows:
+        """What the users learn from: their train items, on a refit their validation items too."""
+        train, validation = self.shard.train, self.shard.validation
+        if phase == "train":
+            return Rows(train.items, train.starts, train.ends)
+        both = [np.sort(np.concatenate([train.row(i), validation.row(i)])) for i in range(len(self.shard.users))]
+        ends = np.cumsum([len(row) for row in both], dtype=np.int64)
+        starts = ends - np.array([len(row) for row in both], np.int64)
+        return Rows(np.concatenate([*both, np.empty(0, np.int32)]).astype(np.int32), starts, ends)
+
+    def _graphs(self, history: Rows, positions: NDArray[np.int64]) -> LocalGraphs:
+        users = self.shard.users[positions]
+        key = stream_key(self.config.seed, "secret") if self.secret is None else self.secret
+        return build_local_graphs(
+            history.items,
+            history.starts[positions],
+            history.ends[positions],
+            user_stream_keys(key, users),
+            self.shard.num_items,
+            self.config.perturbation,
+            self.config.perturbation_prob,
+        )
+
+    def _keys(self, purpose: str, order: Order, users: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """One stream per user for a purpose in a round."""
+        seed = self.config.seed if self.secret is None else self.secret
+        return user_stream_keys(stream_key(seed, purpose, order.phase, order.server_round), users)
+
+    def _initial_vectors(self, users: NDArray[np.int64]) -> NDArray[np.float32]:
+        """p_u before a user's first round: N(0, init-scale^2)."""
+        seed = self.config.seed if self.secret is None else self.secret
+        vectors = np.empty((len(users), self.config.embedding_dim), np.float32)
+        _normal_rows(user_stream_keys(stream_key(seed, "private-vector"), users), vectors)
+        return vectors * np.float32(self.config.init_scale)
+
+    def _deviations(self, users: NDArray[np.int64], server_round: int) -> list[Deviation] | None:
+        if self.config.blend_weight == 1:
+            return None
+        return [
+            deviation.at_start_of(server_round, self.config.blend_weight)
+            for deviation in self.state.deviations(users)
+        ]
+
+    def _whole_changes(
+        self, updates: LocalUpdates, deviations: list[Deviation], server_round: int
+    ) -> tuple[LocalUpdates, list[Deviation]]:
+        """Theta_i minus the table on every row where it is not zero, and the D_i that the users keep of it."""
+        trained = [
+            add_change(deviation, updates.rows[start:stop], updates.changes[start:stop])
+            for deviation, start, stop in zip(
+                deviations, updates.pointer[:-1], updates.pointer[1:], strict=True
+            )
+        ]
+        k = self.config.embedding_dim
+        pointer = np.cumsum([0, *(len(each.rows) for each in trained)], dtype=np.int64)
+        whole = LocalUpdates(
+            np.concatenate([np.empty(0, np.int32), *(each.rows for each in trained)]),
+            pointer,
+            np.concatenate([np.empty((0, k), np.float32), *(each.values for each in trained)]),
+            updates.private,
+            updates.losses,
+            updates.own_counts,
+        )
+        return whole, [after_round(each, server_round, self.config.blend_weight) for each in trained]
+
+
+@compiled
+def _normal_rows(keys: Any, rows: Any) -> None:
+    for u in range(rows.shape[0]):
+        fill_normal(keys[u], rows[u])

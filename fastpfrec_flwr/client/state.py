@@ -1,0 +1,191 @@
+"""What stays on the device between rounds: private vectors, deviations, and the secret behind false items.
+
+One SQLite file for the users of a SuperNode. A save is one transaction: a crash leaves the state before it or after it.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.client.deviation import Deviation, no_deviation
+from fastpfrec_flwr.files import write_atomically
+
+SCHEMA_VERSION = 1
+# Copies kept for checkpoints: the newest may belong to a checkpoint that the server did not live to write.
+SNAPSHOTS_KEPT = 2
+_MAX_PARAMETERS = 500
+
+
+class StateError(RuntimeError):
+    """State that cannot be read or written; it costs the round, never the state."""
+
+
+class ClientState:
+    """State of one SuperNode's users in one training.
+
+    Parameters
+    ----------
+    path : the SQLite file; made if missing. embedding_dim : k.
+    """
+
+    def __init__(self, path: Path, embedding_dim: int) -> None:
+        self._path = path
+        self._k = embedding_dim
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+            with self._transaction():
+                self._create()
+        except (OSError, sqlite3.Error) as error:
+            raise StateError(f"{path}: the device's state cannot be opened ({error}); make its folder writable") from error
+
+    def _create(self) -> None:
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version not in (0, SCHEMA_VERSION):
+            raise StateError(f"{self._path}: state of schema {version}, this app knows {SCHEMA_VERSION}; upgrade the app")
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS users (user INTEGER PRIMARY KEY, round INTEGER NOT NULL, vector BLOB NOT NULL)"
+        )
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS deviations "
+            "(user INTEGER PRIMARY KEY, round INTEGER NOT NULL, rows BLOB NOT NULL, deltas BLOB NOT NULL)"
+        )
+        self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def vectors(self, users: NDArray[np.int64], initial: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Private vectors of `users`, those of `initial` ((users, k)) where a user has not trained yet.
+
+        Returns
+        -------
+        (users, k) float32, a copy.
+        """
+        found = initial.copy()
+        place = {int(user): i for i, user in enumerate(users)}
+        if len(users) > 2 * _MAX_PARAMETERS:
+            rows: Iterable[tuple[int, bytes]] = self._connection.execute("SELECT user, vector FROM users")
+        else:
+            rows = self._of(users, "SELECT user, vector FROM users WHERE user IN")
+        for user, vector in rows:
+            if user in place:
+                found[place[user]] = self._vector(user, vector)
+        return found
+
+    def _vector(self, user: int, blob: bytes) -> NDArray[np.float32]:
+        if len(blob) != 4 * self._k:
+            raise StateError(f"{self._path}: user {user} has a vector of {len(blob) // 4} dimensions, not {self._k}")
+        return np.frombuffer(blob, np.float32)
+
+    def _of(self, users: NDArray[np.int64], select: str) -> Iterator[tuple[int, bytes]]:
+        for first in range(0, len(users), _MAX_PARAMETERS):
+            part = [int(user) for user in users[first : first + _MAX_PARAMETERS]]
+            yield from self._connection.execute(f"{select} ({','.join('?' * len(part))})", part)
+
+    def deviations(self, users: NDArray[np.int64]) -> list[Deviation]:
+        """D_i of each user as last kept; none where a user has not trained yet."""
+        found = []
+        for user in users:
+            row = self._connection.execute(
+                "SELECT round, rows, deltas FROM deviations WHERE user = ?", (int(user),)
+            ).fetchone()
+            if row is None:
+                found.append(no_deviation(self._k))
+            else:
+                deltas = np.frombuffer(row[2], np.float32).reshape(-1, self._k)
+                found.append(Deviation(np.frombuffer(row[1], np.int32), deltas, row[0]))
+        return found
+
+    def save(
+        self,
+        server_round: int,
+        users: NDArray[np.int64],
+        vectors: NDArray[np.float32],
+        deviations: list[Deviation] | None = None,
+    ) -> None:
+        """Keep what `users` have after `server_round`, all of it or nothing."""
+        try:
+            with self._transaction():
+                self._connection.executemany(
+                    "INSERT OR REPLACE INTO users VALUES (?, ?, ?)",
+                    ((int(user), server_round, vector.tobytes()) for user, vector in zip(users, vectors, strict=True)),
+                )
+                for user, deviation in zip(users, deviations or [], strict=False):
+                    self._connection.execute(
+                        "INSERT OR REPLACE INTO deviations VALUES (?, ?, ?, ?)",
+                        (int(user), deviation.server_round, deviation.rows.tobytes(), deviation.values.tobytes()),
+                    )
+        except sqlite3.Error as error:
+            raise StateError(
+                f"{self._path}: the device's state cannot be saved ({error}); free some space. The state before the "
+                f"round is still there"
+            ) from error
+
+    def _snapshot_path(self, server_round: int) -> Path:
+        return self._path.with_name(f"{self._path.stem}.round-{server_round}{self._path.suffix}")
+
+    def snapshot(self, server_round: int) -> None:
+        """Keep a copy of the state as it is after `server_round`, for a resume from the server's checkpoint."""
+        target = self._snapshot_path(server_round)
+        temporary = target.with_suffix(f".{os.getpid()}.tmp")
+        temporary.unlink(missing_ok=True)
+        self._connection.execute("VACUUM INTO ?", (str(temporary),))
+        os.replace(temporary, target)
+        for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
+            self._snapshot_path(old).unlink(missing_ok=True)
+
+    def _snapshots(self) -> list[int]:
+        pattern = f"{self._path.stem}.round-*{self._path.suffix}"
+        return sorted(int(path.stem.rsplit("-", 1)[1]) for path in self._path.parent.glob(pattern))
+
+    def restore(self, server_round: int) -> None:
+        """Go back to the copy of `server_round`.
+
+        Raises
+        ------
+        StateError if there is none.
+        """
+        source = self._snapshot_path(server_round)
+        if not source.is_file():
+            raise StateError(f"{source}: no copy of the state after round {server_round} on this device")
+        copy = sqlite3.connect(source)
+        try:
+            copy.backup(self._connection)
+        finally:
+            copy.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+
+def device_secret(state_dir: Path) -> int:
+    """The device's own 64-bit secret, drawn from the operating system once and kept for good.
+
+    It decides the false items, so it must outlast a training: fresh false items in each would intersect to the truth.
+    """
+    path = state_dir / "secret"
+    try:
+        if not path.is_file():
+            write_atomically(path, os.urandom(32))
+            path.chmod(0o600)
+        return int.from_bytes(path.read_bytes()[:8], "little")
+    except OSError as error:
+        raise StateError(f"{path}: the device's secret cannot be kept ({error}); make its folder writable") from error
