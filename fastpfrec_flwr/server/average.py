@@ -23,8 +23,8 @@ def healthy_nodes(
 ) -> list[bool]:
     """Check the node means against each other: a node that lies throughout is seen by nobody else.
 
-    Each node's noise-corrected distance to the table, per root client (a mean over fewer clients is longer), gets a robust
-    z-score among the nodes.
+    Each node's noise-corrected distance to the table, times the root of its clients, gets a robust z-score among the nodes:
+    clients change mostly different rows, so a mean over n of them is about sqrt(n) times shorter than each.
 
     Parameters
     ----------
@@ -44,8 +44,9 @@ def healthy_nodes(
         assert mean is not None
         normal = float(derive_generator(seed, "node-norm", server_round, reports[i].node).standard_normal())
         expected, sd = mean.expected_noise(num_items, noise_scale)
-        distances.append(max(mean.squared_norm(num_items, normal) - expected, 0.0) ** 0.5)
-        resolutions.append(sd**0.5)
+        root = mean.clients**0.5
+        distances.append(root * max(mean.squared_norm(num_items, normal) - expected, 0.0) ** 0.5)
+        resolutions.append(root * sd**0.5)
     scores = robust_z_scores(np.array(distances), float(np.median(resolutions)))
     for i, score in zip(present, scores, strict=True):
         healthy[i] = bool(score <= threshold)
