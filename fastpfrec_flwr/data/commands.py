@@ -7,11 +7,11 @@ from typing import Any
 
 from fastpfrec_flwr.data.catalogue import NAMED_SETS, SYNTHETIC, NamedSet
 from fastpfrec_flwr.data.errors import DataError
-from fastpfrec_flwr.data.fetching import Progress, fetch_into_store
+from fastpfrec_flwr.data.fetching import fetch_into_store
 from fastpfrec_flwr.data.preparation import prepare
 from fastpfrec_flwr.data.sources import named_files
 from fastpfrec_flwr.data.storage import store_root, write_atomically
-from fastpfrec_flwr.data.types import SplitSettings
+from fastpfrec_flwr.data.types import Progress, SplitSettings
 
 
 def list_data_sets(data_dir: str | Path | None = None) -> list[dict[str, str]]:

@@ -19,8 +19,8 @@ from pathlib import Path
 from fastpfrec_flwr.data.catalogue import SYNTHETIC, Archive, NamedSet, PinnedFile, WheelFile
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.storage import one_at_a_time, store_root, write_atomically
+from fastpfrec_flwr.data.types import Progress
 
-Progress = Callable[[str, int, int | None], None]  # (what, bytes done, bytes in all if known)
 TIMEOUT_SECONDS = 5.0
 _WHEEL_SECONDS = 180.0
 

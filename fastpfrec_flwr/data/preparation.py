@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from fastpfrec_flwr.data.cache import SCHEMA_VERSION, is_intact, load_split, read_manifest, save_split
-from fastpfrec_flwr.data.fetching import Progress
 from fastpfrec_flwr.data.sources import Source, resolve
 from fastpfrec_flwr.data.storage import cache_root, one_at_a_time, sha256_of
-from fastpfrec_flwr.data.types import Split, SplitSettings
+from fastpfrec_flwr.data.types import Progress, Split, SplitSettings
 
 
 @dataclass(frozen=True)

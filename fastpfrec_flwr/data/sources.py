@@ -12,8 +12,8 @@ from pathlib import Path
 
 from fastpfrec_flwr.data.catalogue import DATA_SET_NAMES, NAMED_SETS, SYNTHETIC, NamedSet
 from fastpfrec_flwr.data.errors import DataError
-from fastpfrec_flwr.data.fetching import Progress, fetch_into_store
 from fastpfrec_flwr.data.storage import one_at_a_time, sha256_of, store_root, write_atomically
+from fastpfrec_flwr.data.types import Progress
 
 SUFFIXES = (".txt", ".csv", ".tsv", ".inter", ".parquet", ".pq", ".data", ".dat")
 ROLE_NAMES = {
@@ -45,6 +45,8 @@ def resolve(data_set: str, data_dir: str | Path | None, progress: Progress | Non
         raise DataError(
             f"data-dir {directory}: no such directory. Give an absolute path of one, or leave data-dir empty"
         )
+    if not data_set.strip():
+        raise DataError(f"data-set is empty. Give one of {', '.join(DATA_SET_NAMES)}, or an absolute path")
     if data_set == SYNTHETIC:
         return Source(SYNTHETIC, "generated", None)
     if data_set in NAMED_SETS:
@@ -57,6 +59,8 @@ def resolve(data_set: str, data_dir: str | Path | None, progress: Progress | Non
                 f"data set {data_set} is neither in data-dir nor in {store_root()}, and fetching is off. Import it "
                 f'once (fastpfrec data fetch {data_set} --from DIR), set data-dir, or set data-set = "{SYNTHETIC}"'
             )
+        from fastpfrec_flwr.data.fetching import fetch_into_store  # most runs fetch nothing
+
         fetched = fetch_into_store(named, progress)
         return Source(data_set, "fetched", {file.role: fetched / file.name for file in named.files})
     path = _own_path(data_set, directory)

@@ -7,6 +7,7 @@ few file handles, and a page is read when a row of it is.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.data.errors import DataError
 
 Method = Literal["auto", "released", "chronological", "random"]
+Progress = Callable[[str, int, int | None], None]  # (what, bytes done, bytes in all if known)
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,8 @@ def test_missing_file_and_directory(tmp_path: Path) -> None:
         prepare(str(tmp_path / "nowhere"), None, SplitSettings())
     with pytest.raises(DataError, match=r"Did you mean gowalla-1m\?"):
         prepare("gowala-1m", None, SplitSettings())
+    with pytest.raises(DataError, match=r"data-set is empty\. Give one of ml-100k, "):
+        prepare("", None, SplitSettings())
     with pytest.raises(DataError, match=r"data-dir .*nowhere: no such directory"):
         prepare("ml-100k", str(tmp_path / "nowhere"), SplitSettings())
 

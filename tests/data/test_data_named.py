@@ -15,6 +15,7 @@ from fastpfrec_flwr.data import DATA_SET_NAMES, DataError, SplitSettings, catalo
 from fastpfrec_flwr.data.catalogue import NAMED_SETS, Archive, NamedSet, PinnedFile, WheelFile
 from fastpfrec_flwr.data.commands import fetch, list_data_sets, show
 from fastpfrec_flwr.data.storage import store_root
+from fastpfrec_flwr.data.types import Progress
 
 TRAIN, TEST = b"0 1 1\n0 2 1\n1 2 1\n1 3 1\n", b"0 3 1\n1 1 1\n"
 SETTINGS = SplitSettings(validation_fraction=0)
@@ -45,7 +46,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> NamedSet:
 def network(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     answers = {"https://one.example/train.txt": TRAIN, "https://two.example/test.txt": TEST}
 
-    def download(url: str, size: int, progress: fetching.Progress) -> bytes:
+    def download(url: str, size: int, progress: Progress) -> bytes:
         if url not in answers:
             raise fetching._SourceError("no answer (404)")
         progress(url.rsplit("/", 1)[-1], len(answers[url]), size)
