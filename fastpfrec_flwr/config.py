@@ -88,6 +88,7 @@ class RunConfig(BaseModel):
     upload: Literal["dense", "sparse"]
 
     # trusted nodes
+    tier: Literal["trusted-nodes", "direct"]
     num_trusted_nodes: Count
     check: Literal["none", "paper", "clients", "absolute"]
     robust_z_threshold: Positive

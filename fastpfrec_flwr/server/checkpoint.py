@@ -1,0 +1,99 @@
+"""Checkpoints: everything the server needs to go on, in one file that is whole or not there."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.files import write_atomically
+from fastpfrec_flwr.server.steps import ServerState
+
+FORMAT = 1
+# Keys that may differ between the run that wrote a checkpoint and the one that goes on from it.
+FREE_KEYS = {
+    "data-dir", "output-dir", "state-dir", "device", "threads", "resume-from", "checkpoint-every", "round-timeout",
+    "report-loss", "evaluate-every", "early-stop-patience",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A training as it stood after a round.
+
+    Attributes
+    ----------
+    state : the server's. best_table : item table of the best evaluated round, (items, k), or None.
+    progress : JSON-able record of the phases so far. state_id : names the devices' state. data : fingerprint of the data.
+    config : of the run that wrote it, under its run-config keys.
+    """
+
+    state: ServerState
+    best_table: np.ndarray[Any, np.dtype[np.float32]] | None
+    progress: dict[str, Any]
+    state_id: str
+    data: str
+    config: dict[str, Any]
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint atomically."""
+    state = checkpoint.state
+    meta = {
+        "format": FORMAT,
+        "steps": state.steps,
+        "progress": checkpoint.progress,
+        "state-id": checkpoint.state_id,
+        "data": checkpoint.data,
+        "config": checkpoint.config,
+    }
+    buffer = io.BytesIO()
+    arrays = {
+        "item_table": state.item_table,
+        "first_moment": state.first_moment,
+        "second_moment": state.second_moment,
+        "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
+    }
+    if checkpoint.best_table is not None:
+        arrays["best_table"] = checkpoint.best_table
+    np.savez(buffer, allow_pickle=False, **arrays)
+    write_atomically(path, buffer.getvalue())
+
+
+def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
+    """Read a checkpoint and see that this configuration may go on from it.
+
+    Raises
+    ------
+    ConfigError if the file is missing, broken, or of another configuration (which keys, both values).
+    """
+    if not path.is_file():
+        raise ConfigError(f"resume-from must name a checkpoint, got {str(path)!r}, which is no file")
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            meta = json.loads(arrays["meta"].tobytes())
+            if meta["format"] != FORMAT:
+                raise ConfigError(f"resume-from: {path} has format {meta['format']}, this version reads {FORMAT}")
+            state = ServerState(
+                arrays["item_table"], arrays["first_moment"], arrays["second_moment"], int(meta["steps"])
+            )
+            best = arrays["best_table"] if "best_table" in arrays else None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"resume-from: {path} is not a readable checkpoint ({error})") from error
+    now = config.to_flat_dict()
+    differing = [
+        f"{key} = {meta['config'].get(key)!r} there, {now[key]!r} here"
+        for key in now
+        if key not in FREE_KEYS and meta["config"].get(key) != now[key]
+    ]
+    if differing:
+        raise ConfigError(f"resume-from: {path} is of another configuration: " + "; ".join(differing))
+    return Checkpoint(state, best, meta["progress"], meta["state-id"], meta["data"], meta["config"])

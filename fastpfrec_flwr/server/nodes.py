@@ -1,0 +1,154 @@
+"""The SuperNodes of a run: who is there, what they hold, and that they agree with each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.messages import Description, Order, RefusedError
+
+# SuperNodes register while the ServerApp already runs: their number must hold still this long before round 1.
+STABLE_SECONDS = 1.0
+DISCOVERY_TIMEOUT = 120.0
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class SuperNodes:
+    """Those that take part, ordered by partition so that nothing depends on Flower's random node ids.
+
+    Attributes
+    ----------
+    ids : Flower's. descriptions : of each. refused : why others do not take part.
+    """
+
+    ids: list[int]
+    descriptions: list[Description]
+    refused: list[str]
+
+    @property
+    def num_users(self) -> int:
+        """Users that they hold together."""
+        return sum(description.users for description in self.descriptions)
+
+    @property
+    def deployed(self) -> bool:
+        """Whether these are real devices."""
+        return any(description.partition < 0 for description in self.descriptions)
+
+    def shares(self, clients: int) -> list[int]:
+        """Clients asked of each node: in a simulation all of them are told the total and take their own of its users; real
+        devices are asked in proportion to the users that they hold (largest remainders)."""
+        if not self.deployed:
+            return [clients] * len(self.ids)
+        exact = [clients * each.users / max(self.num_users, 1) for each in self.descriptions]
+        counts = [int(value) for value in exact]
+        by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
+        for i in by_remainder[: min(clients, self.num_users) - sum(counts)]:
+            counts[i] += 1
+        return [min(count, each.users) for count, each in zip(counts, self.descriptions, strict=True)]
+
+
+def exchange(grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:
+    """Send messages and yield the replies as they arrive, until all are there or `timeout` seconds are over."""
+    waiting = set(grid.push_messages(outgoing))
+    deadline = time.monotonic() + timeout
+    pause = 0.005
+    while waiting:
+        arrived = list(grid.pull_messages(waiting))
+        for reply in arrived:
+            waiting.discard(reply.metadata.reply_to_message_id)
+            yield reply
+        if not waiting or time.monotonic() >= deadline:
+            return
+        if not arrived:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.1)
+
+
+def query(node: int, action: str, order: Order) -> Message:
+    """A query message; `action` is one of the ClientApp's."""
+    kind = "query" if action == "default" else f"query.{action}"
+    return Message(messages.encode_query(order), node, kind)
+
+
+def stable_node_ids(grid: Grid, stable_seconds: float = STABLE_SECONDS, timeout: float = DISCOVERY_TIMEOUT) -> list[int]:
+    """Node ids once their number has held still.
+
+    Raises
+    ------
+    RunError if there is none within `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    known: list[int] = []
+    since = time.monotonic()
+    while True:
+        found = sorted(grid.get_node_ids())
+        if found != known:
+            known, since = found, time.monotonic()
+        if known and time.monotonic() - since >= stable_seconds:
+            return known
+        if time.monotonic() >= deadline:
+            raise RunError(f"no SuperNode registered within {timeout:g} s: start some, or look at their logs")
+        time.sleep(0.05 if stable_seconds else 0.0)
+
+
+def discover(grid: Grid, order: Order, stable_seconds: float, timeout: float) -> SuperNodes:
+    """Ask all SuperNodes what they hold; keep those that agree with the majority on catalogue and data.
+
+    Raises
+    ------
+    RunError if nobody can take part, with all reasons.
+    """
+    ids = stable_node_ids(grid, stable_seconds)
+    found: list[tuple[int, Description]] = []
+    refused = []
+    for reply in exchange(grid, [query(node, "default", order) for node in ids], timeout):
+        try:
+            found.append((reply.metadata.src_node_id, messages.decode_description(reply)))
+        except RefusedError as error:
+            refused.append(str(error))
+    if not found:
+        reasons = list(dict.fromkeys(refused)) or ["none answered"]
+        raise RunError("no SuperNode can take part: " + "; ".join(reasons))
+    # Sorted before anything is decided, so that the order of arrival decides nothing.
+    found.sort(key=lambda pair: (pair[1].partition, pair[0]))
+    catalogues = [(each.catalogue, each.num_items) for _, each in found]
+    agreed = max(set(catalogues), key=lambda each: (catalogues.count(each), each))
+    for node, each in found:
+        if (each.catalogue, each.num_items) != agreed:
+            refused.append(
+                f"SuperNode {node} has another catalogue ({each.catalogue}, {each.num_items} items) than the others "
+                f"({agreed[0]}, {agreed[1]} items): give it the same data set"
+            )
+    kept = [(node, each) for node, each in found if (each.catalogue, each.num_items) == agreed]
+    nodes = SuperNodes([node for node, _ in kept], [each for _, each in kept], refused)
+    if nodes.num_users == 0:
+        raise RunError("the SuperNodes hold no users: look at data-set and data-dir")
+    return nodes
+
+
+def fetch_catalogue(grid: Grid, nodes: SuperNodes, order: Order, timeout: float) -> tuple[list[str], str]:
+    """Public item ids in row order and the data set's report (JSON), from the first SuperNode that hands them out.
+
+    Raises
+    ------
+    RunError if none does.
+    """
+    reasons = []
+    for node in nodes.ids:
+        for reply in exchange(grid, [query(node, "catalogue", order)], timeout):
+            try:
+                return messages.decode_catalogue(reply, nodes.descriptions[0].num_items)
+            except RefusedError as error:
+                reasons.append(str(error))
+    raise RunError("no SuperNode handed out the catalogue: " + "; ".join(reasons or ["none answered"]))
+

@@ -1,0 +1,161 @@
+"""The run folder: what a run leaves behind, in files that people can open, each written whole."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.files import APP, source_fingerprint, write_atomically
+
+
+class RunFolder:
+    """A run's own folder.
+
+    Parameters
+    ----------
+    path : absolute; made, must be writable.
+
+    Raises
+    ------
+    ConfigError if it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._metrics: list[dict[str, Any]] = []
+        self._log: list[str] = []
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomically(path / "log.txt", b"")
+        except OSError as error:
+            raise ConfigError(
+                f"output-dir must be a folder that can be written, got {str(path)!r} ({error.strerror or error})"
+            ) from error
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where the newest checkpoint lies."""
+        return self.path / "checkpoints" / "latest.npz"
+
+    def log(self, line: str) -> None:
+        """Print a line and keep it in `log.txt`."""
+        print(line, flush=True)
+        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(self._log[-1] + "\n")
+
+    def write_config(self, config: RunConfig, facts: dict[str, Any]) -> None:
+        """Write `config.json`: the resolved configuration, versions, and what the data is."""
+        self._write_json(
+            "config.json",
+            {"config": config.to_flat_dict(), "versions": versions(), "source": source_fingerprint(), **facts},
+        )
+
+    def add_metrics(self, line: dict[str, Any]) -> None:
+        """Add one evaluated round to `metrics.jsonl`."""
+        self._metrics.append(line)
+        text = "".join(json.dumps(_plain(each)) + "\n" for each in self._metrics)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
+
+    def start_metrics(self, lines: list[dict[str, Any]]) -> None:
+        """Take over the evaluated rounds of a run that is resumed."""
+        self._metrics = list(lines)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluated rounds so far."""
+        return list(self._metrics)
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write `summary.json`."""
+        self._write_json("summary.json", summary)
+
+    def write_item_table(self, table: NDArray[np.float32], item_ids: list[str]) -> None:
+        """Write `item_table.npz`: `item_table` (items, k) float32 and `item_ids` (items,) in row order."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, item_table=table, item_ids=np.array(item_ids))
+        write_atomically(self.path / "item_table.npz", buffer.getvalue())
+
+    def plot_learning_curve(self) -> None:
+        """Draw `learning_curve.png`: validation NDCG@10 and @20 and the train loss over the rounds."""
+        lines = [line for line in self._metrics if line.get("phase") == "train"]
+        if not lines:
+            return
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(7, 4.2), layout="constrained")
+        FigureCanvasAgg(figure)
+        left = figure.add_subplot()
+        rounds = [line["round"] for line in lines]
+        for k, colour in ((10, "#0072B2"), (20, "#D55E00")):  # colour-blind safe (Okabe and Ito)
+            values = [line["validation"].get(f"ndcg@{k}") for line in lines]
+            left.plot(rounds, values, marker="o", markersize=3, color=colour, label=f"validation NDCG@{k}")
+        left.set_xlabel("round")
+        left.set_ylabel("NDCG")
+        left.grid(alpha=0.3)
+        losses = [(line["round"], line["loss"]) for line in lines if line.get("loss") is not None]
+        if losses:
+            right = left.twinx()
+            right.plot(*zip(*losses, strict=True), color="#009E73", linestyle="--", label="train loss")
+            right.set_ylabel("loss per positive")
+            right.legend(loc="upper right")
+        left.legend(loc="lower right")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=130)
+        write_atomically(self.path / "learning_curve.png", buffer.getvalue())
+
+    def _write_json(self, name: str, value: dict[str, Any]) -> None:
+        write_atomically(self.path / name, (json.dumps(_plain(value), indent=2) + "\n").encode())
+
+
+def _plain(value: Any) -> Any:
+    """Values that strict JSON can hold: NaN becomes null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def versions() -> dict[str, str]:
+    """Versions of what the figures depend on."""
+    names = ("fastpfrec-flwr", "flwr", "torch", "numpy", "numba", "scipy")
+    found = {"python": platform.python_version()}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def choose_run_folder(config: RunConfig, name: str) -> RunFolder:
+    """Open the folder that `output-dir` names, or a new one under the user's data folder.
+
+    Raises
+    ------
+    ConfigError if `output-dir` is relative: an app does not run where it was started.
+    """
+    if config.output_dir:
+        path = Path(config.output_dir).expanduser()
+        if not path.is_absolute():
+            raise ConfigError(
+                f"output-dir must be an absolute path, got {config.output_dir!r}: Flower runs apps in a folder of its own"
+            )
+        return RunFolder(path)
+    import platformdirs
+
+    return RunFolder(Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs" / name)

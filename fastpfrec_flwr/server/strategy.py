@@ -1,0 +1,273 @@
+"""FastPFRec as a Flower strategy: clients -> trusted nodes -> server -> blended table (paper, Algorithm 1).
+
+The strategy orchestrates; `trusted_node` and the pure modules of this room compute. One round:
+configure (one message per SuperNode) -> uploads, decoded as they arrive -> trusted tier -> check across nodes -> average ->
+server step and blend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Event
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
+from fastpfrec_flwr.files import source_fingerprint
+from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
+from fastpfrec_flwr.server.average import average_nodes, healthy_nodes
+from fastpfrec_flwr.server.nodes import SuperNodes, exchange, query
+from fastpfrec_flwr.server.rounds import RoundOutcome
+from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.steps import ServerState, ServerStep
+from fastpfrec_flwr.server.training import Training
+from fastpfrec_flwr.trusted_node.tier import Tier
+from fastpfrec_flwr.trusted_node.uploads import Uploads
+
+
+class FastPFRec(Strategy):
+    """The hierarchical strategy.
+
+    Parameters
+    ----------
+    config : the run's. tier : what stands between clients and server. step : what becomes of the average.
+    folder : where the run leaves its files; None leaves none. threads : of the server's own arithmetic.
+    """
+
+    def __init__(
+        self, config: RunConfig, tier: Tier, step: ServerStep, folder: RunFolder | None = None, threads: int = 1
+    ) -> None:
+        self._config = config
+        self._tier = tier
+        self._step = step
+        self._threads = threads
+        self.folder = folder
+        self.stop = Event()  # set it to stop after the round that runs
+        self._nodes = SuperNodes([], [], [])
+        self._state: ServerState | None = None
+        self._state_id = "training"
+        self._phase = "train"
+        self._last_nonces: set[int] = set()
+        self.outcome: RoundOutcome | None = None
+        self.evaluation_refused: list[str] = []
+
+    def attach(self, nodes: SuperNodes, state_id: str) -> None:
+        """Take the SuperNodes that take part, and the name of the state that their devices keep."""
+        self._nodes = nodes
+        self._state_id = state_id
+
+    def begin(self, phase: str, state: ServerState) -> None:
+        """Begin a phase (`train`, `refit`) from a state."""
+        self._phase = phase
+        self._state = state
+        self._last_nonces = set()
+
+    @property
+    def state(self) -> ServerState:
+        """The server's state after the last round."""
+        if self._state is None:
+            raise RuntimeError("no phase has begun: call begin() first")
+        return self._state
+
+    def order(
+        self,
+        server_round: int,
+        clients: int = 0,
+        report_loss: bool = False,
+        snapshot: bool = False,
+        restore: int = 0,
+    ) -> Order:
+        """What this round's messages say."""
+        return Order(
+            source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore
+        )
+
+    # ---- one round ---------------------------------------------------------------------------------------------------
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message per SuperNode; the table in `arrays` is encoded once and shared by them.
+
+        `config` may hold `report-loss`, `snapshot` (bool) and `restore` (int), see `messages.Order`.
+        """
+        flags = {
+            "report_loss": bool(config.get("report-loss", False)),
+            "snapshot": bool(config.get("snapshot", False)),
+            "restore": int(config.get("restore", 0)),  # type: ignore[arg-type]
+        }
+        return [
+            Message(messages.encode_train(arrays, self.order(server_round, clients, **flags)), node, "train")  # type: ignore[arg-type]
+            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._config.clients_per_round), strict=True)
+        ]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check, average and step. Replies are decoded as the iterable yields them; a bad one costs its clients only.
+
+        Returns
+        -------
+        The new table, or None where nothing healthy arrived (the model then stays); counts of the round. `self.outcome` has
+        the details.
+        """
+        table = self.state.item_table
+        parts: list[Uploads] = []
+        reports: list[TrainReport] = []
+        refused: list[str] = []
+        nonces: set[int] = set()
+        most = min(self._config.clients_per_round, max(self._nodes.num_users, 1))
+        for reply in replies:
+            try:
+                decoded = messages.decode_uploads(
+                    reply, server_round, most, *table.shape, 0.0 if self._nodes.deployed else self._cover_scale
+                )
+            except RefusedError as error:
+                refused.append(str(error))
+                continue
+            refused += decoded.refused
+            fresh = self._fresh(decoded.uploads, nonces, refused)
+            reports.append(decoded.report)
+            if fresh.num_clients:
+                parts.append(fresh)
+        self._last_nonces = nonces
+        self._aggregate(server_round, parts, reports, refused)
+        assert self.outcome is not None
+        counts = MetricRecord(
+            {
+                "clients": self.outcome.trained,
+                "refused": len(self.outcome.refused),
+                "isolated": self.outcome.isolated,
+                "isolated-nodes": self.outcome.isolated_nodes,
+            }
+        )
+        return (messages.encode_model(self.state.item_table) if self.outcome.moved else None), counts
+
+    @property
+    def _cover_scale(self) -> float:
+        return self._config.effective_noise_scale if self._config.upload == "dense" else 0.0
+
+    def _fresh(self, uploads: Uploads, seen: set[int], refused: list[str]) -> Uploads:
+        """Leave out uploads that came twice or were replayed from the last round."""
+        new = np.ones(uploads.num_clients, np.bool_)
+        for j, nonce in enumerate(uploads.nonces.tolist()):
+            if nonce in seen or nonce in self._last_nonces:
+                new[j] = False
+                refused.append("upload came twice" if nonce in seen else "upload replayed from the last round")
+            seen.add(nonce)
+        return uploads if new.all() else messages.select_clients(uploads, np.flatnonzero(new))
+
+    def _aggregate(
+        self, server_round: int, parts: list[Uploads], reports: list[TrainReport], refused: list[str]
+    ) -> None:
+        config, table = self._config, self.state.item_table
+        nodes = self._tier.collect(parts, len(table), server_round) if parts else []
+        healthy = healthy_nodes(
+            nodes, len(table), config.effective_noise_scale, config.node_z_threshold, config.seed, server_round
+        )
+        means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
+        if means:
+            change = average_nodes(means, *table.shape, config.seed, server_round, self._threads)
+            self._state = self._step.apply(self.state, change, server_round)
+        positives = sum(report.positives for report in reports)
+        self.outcome = RoundOutcome(
+            trained=sum(part.num_clients for part in parts),
+            refused=refused,
+            isolated=sum(
+                node.isolated_clients if well else node.clients for node, well in zip(nodes, healthy, strict=True)
+            ),
+            isolated_nodes=sum(not well for well in healthy),
+            skipped=sum(report.skipped for report in reports),
+            loss=sum(report.loss_sum for report in reports) / positives if positives else None,
+            uploaded_rows=sum(len(part.rows) for part in parts),
+            moved=bool(means),
+        )
+
+    def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
+        """Run one whole round; `flags` as in `configure_train`, with `_` for `-`."""
+        config = ConfigRecord({key.replace("_", "-"): value for key, value in flags.items()})
+        outgoing = self.configure_train(server_round, messages.encode_model(self.state.item_table), config, grid)
+        self.aggregate_train(server_round, exchange(grid, outgoing, self._config.round_timeout))
+        assert self.outcome is not None
+        return self.outcome
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """One message per SuperNode; `config["parts"]` names what to rank (validation, test)."""
+        parts = [str(part) for part in config["parts"]]  # type: ignore[union-attr]
+        order = self.order(server_round)
+        return [Message(messages.encode_evaluate(arrays, order, parts), node, "evaluate") for node in self._nodes.ids]
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Metrics over all users, keyed `<part>/<metric>`; None where nobody answered."""
+        found = self._sums(replies)
+        values = {
+            f"{part}/{name}": value for part, sums in found.items() for name, value in metrics(sums).items()
+        }
+        return MetricRecord(values) if values else None  # type: ignore[arg-type]
+
+    def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]:
+        """Rank all users' unseen items on their devices; part -> metric -> value."""
+        config = ConfigRecord({"parts": parts})
+        outgoing = self.configure_evaluate(server_round, messages.encode_model(self.state.item_table), config, grid)
+        found = self._sums(exchange(grid, outgoing, self._config.round_timeout))
+        return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
+
+    def _sums(self, replies: Iterable[Message]) -> dict[str, MetricSums]:
+        total: dict[str, MetricSums] = {}
+        for reply in replies:
+            try:
+                for part, sums in messages.decode_metric_sums(reply).items():
+                    total[part] = total.get(part, MetricSums.zero()) + sums
+            except RefusedError as error:
+                self.evaluation_refused.append(str(error))
+        return total
+
+    # ---- the whole run -----------------------------------------------------------------------------------------------
+
+    def summary(self) -> None:
+        """Print what this strategy is made of."""
+        print(f"FastPFRec: {self._tier}, {self._step}, {len(self._nodes.ids)} SuperNodes")
+
+    def release(self, grid: Grid) -> None:
+        """Tell the devices of a simulation that this phase's state is not needed any more."""
+        for _ in exchange(grid, [query(node, "release", self.order(0)) for node in self._nodes.ids], 30.0):
+            pass
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int = 0,
+        timeout: float = 0,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run the whole training; see `server.training.Training`, which is this method in a file of its own.
+
+        Parameters
+        ----------
+        initial_arrays : `item-table` to begin with; None draws it from the seed.
+        evaluate_fn : called after each evaluated round with round and arrays, for metrics of one's own.
+
+        The number of rounds, time-outs and what is evaluated come from the run configuration; anything else here is refused.
+
+        Raises
+        ------
+        ValueError if `num_rounds`, `timeout`, `train_config` or `evaluate_config` is given.
+        """
+        if num_rounds or timeout or train_config or evaluate_config:
+            raise ValueError(
+                "num_rounds, timeout, train_config and evaluate_config come from the run configuration: "
+                "set num-rounds, round-timeout and evaluate-every there"
+            )
+        return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)

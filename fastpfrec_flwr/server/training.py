@@ -1,0 +1,429 @@
+"""The loop around the rounds: discovery, evaluation, early stop, refit, checkpoints, resume, and the files of the run.
+
+It knows a strategy by the small face below, so it needs no import of one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.privacy.ledger import laplace_upload
+from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fastpfrec_flwr.server.nodes import STABLE_SECONDS, RunError, SuperNodes, discover, fetch_catalogue
+from fastpfrec_flwr.server.progress import final_table, header, progress_line
+from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
+from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.steps import ServerState, initial_table
+
+# What rounds are chosen by.
+CRITERION = "ndcg@20"
+
+
+class Rounds(Protocol):
+    """What the loop needs of a strategy."""
+
+    evaluation_refused: list[str]
+
+    @property
+    def state(self) -> ServerState: ...  # noqa: D102
+
+    def order(self, server_round: int) -> Order: ...  # noqa: D102
+
+    def attach(self, nodes: SuperNodes, state_id: str) -> None: ...  # noqa: D102
+
+    def begin(self, phase: str, state: ServerState) -> None: ...  # noqa: D102
+
+    def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome: ...  # noqa: D102
+
+    def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]: ...  # noqa: D102
+
+    def release(self, grid: Grid) -> None: ...  # noqa: D102
+
+
+@dataclass
+class Progress:
+    """Where a run stands; all of it goes into a checkpoint.
+
+    Attributes
+    ----------
+    phase : `train`, `refit` or `done`. server_round : last finished round of it. best_round, best : the best evaluated round by
+        validation and its metrics. test : metrics on the test part of that round (or after the refit). stale : evaluations since.
+    lines : evaluated rounds so far. seconds : of the rounds so far.
+    """
+
+    phase: str = "train"
+    server_round: int = 0
+    best_round: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    stale: int = 0
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    round_seconds: list[float] = field(default_factory=list)
+    total_seconds: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        return {**vars(self), "tally": self.tally.to_dict()}
+
+    @staticmethod
+    def from_dict(values: dict[str, Any]) -> Progress:
+        """Read what `to_dict` wrote."""
+        return Progress(**{**values, "tally": Tally.from_dict(values["tally"])})
+
+
+class Training:
+    """One run, from discovery to the summary.
+
+    Parameters
+    ----------
+    strategy : what runs a round. folder : where files go, or None. stop : set it to stop after the round that runs.
+    """
+
+    def __init__(
+        self, strategy: Rounds, grid: Grid, config: RunConfig, folder: RunFolder | None, stop: Event
+    ) -> None:
+        self._strategy = strategy
+        self._grid = grid
+        self._config = config
+        self._folder = folder
+        self._stop = stop
+        self._progress = Progress()
+        self._best_table: NDArray[np.float32] | None = None
+        self._state_id = uuid.uuid4().hex[:12]
+        self._item_ids: list[str] = []
+        self._facts: dict[str, Any] = {}
+        self._restore = 0
+        self._data = ""
+        self._users = 0
+        self._result = Result()
+
+    def run(
+        self,
+        initial_arrays: ArrayRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Train, refit if asked to, and leave the files.
+
+        Raises
+        ------
+        RunError, ConfigError with a message for the user.
+        """
+        began = time.monotonic()
+        checkpoint = (
+            load_checkpoint(Path(self._config.resume_from), self._config) if self._config.resume_from else None
+        )
+        if checkpoint is not None:
+            self._state_id = checkpoint.state_id
+        state = self._meet(initial_arrays, checkpoint)
+        earlier = self._progress.total_seconds
+        interrupted = False
+        try:
+            if self._progress.phase == "train":
+                self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
+                if not self._stop.is_set():
+                    self._after_train()
+                state = ServerState.start(initial_table(len(self._item_ids), self._config.embedding_dim, self._config))
+            if self._progress.phase == "refit" and not self._stop.is_set():
+                self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
+                self._finish_refit()
+        except KeyboardInterrupt:
+            interrupted = True
+        self._progress.total_seconds = earlier + time.monotonic() - began
+        self._leave(interrupted or self._stop.is_set())
+        return self._result
+
+    # ---- beginning ---------------------------------------------------------------------------------------------------
+
+    def _meet(self, initial_arrays: ArrayRecord | None, checkpoint: Checkpoint | None) -> ServerState:
+        """Find the SuperNodes and agree on the catalogue; the state to go on from."""
+        simulated = getattr(self._grid, "in_process", False)
+        order = self._strategy.order(0)
+        nodes = discover(self._grid, order, 0.0 if simulated else STABLE_SECONDS, self._config.round_timeout)
+        for reason in dict.fromkeys(nodes.refused):
+            self._say(f"a SuperNode does not take part: {reason}")
+        self._strategy.attach(nodes, self._state_id)
+        first = nodes.descriptions[0]
+        self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
+        self._data, self._users = first.data, nodes.num_users
+        if self._config.num_trusted_nodes > nodes.num_users:
+            raise RunError(
+                f"num-trusted-nodes must be <= the users of the data set ({nodes.num_users}), "
+                f"got {self._config.num_trusted_nodes}; lower num-trusted-nodes"
+            )
+        self._facts = {
+            "data": {
+                "name": first.data_set,
+                "fingerprint": first.data,
+                "catalogue": first.catalogue,
+                "users": nodes.num_users,
+                "items": first.num_items,
+                "report": json.loads(report),
+            },
+            "super_nodes": len(nodes.ids),
+        }
+        if self._folder is not None:
+            self._folder.write_config(self._config, self._facts)
+        self._say(
+            f"{first.data_set}: {nodes.num_users} users, {first.num_items} items on {len(nodes.ids)} SuperNodes; "
+            f"{min(self._config.clients_per_round, nodes.num_users)} clients a round to "
+            f"{self._config.num_trusted_nodes} trusted nodes"
+        )
+        self._say(self._privacy_line())
+        if checkpoint is None:
+            shape = (first.num_items, self._config.embedding_dim)
+            if initial_arrays is None:
+                return ServerState.start(initial_table(*shape, self._config))
+            table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
+            return ServerState.start(table.copy())
+        if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
+            raise ConfigError(f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}")
+        self._progress = Progress.from_dict(checkpoint.progress)
+        self._best_table = checkpoint.best_table
+        self._restore = self._progress.server_round
+        if self._folder is not None:
+            self._folder.start_metrics(self._progress.lines)
+        self._say(f"going on after round {self._progress.server_round} of phase {self._progress.phase}")
+        return checkpoint.state
+
+    # ---- rounds ------------------------------------------------------------------------------------------------------
+
+    def _phase(
+        self,
+        phase: str,
+        state: ServerState,
+        num_rounds: int,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+        began: float,
+    ) -> None:
+        """Run the rounds of a phase that are left."""
+        progress = self._progress
+        self._strategy.begin(phase, state)
+        if phase == "train":
+            self._say(header())
+        for server_round in range(progress.server_round + 1, num_rounds + 1):
+            if self._stop.is_set():
+                return
+            tick = time.perf_counter()
+            every = self._config.evaluate_every
+            due = phase == "train" and ((every and server_round % every == 0) or server_round == num_rounds)
+            keep = self._config.checkpoint_every
+            checkpoint = bool(keep) and server_round % keep == 0
+            outcome = self._strategy.run_round(
+                self._grid,
+                server_round,
+                report_loss=bool(due) and self._config.report_loss,
+                snapshot=checkpoint,
+                restore=self._restore,
+            )
+            self._restore = 0
+            progress.server_round = server_round
+            progress.tally.add(outcome)
+            progress.round_seconds.append(time.perf_counter() - tick)
+            self._result.train_metrics_clientapp[len(progress.round_seconds)] = MetricRecord(
+                {"clients": outcome.trained, "refused": len(outcome.refused), "isolated": outcome.isolated}
+            )
+            self._warn(server_round, outcome)
+            if due:
+                self._evaluate(server_round, outcome, num_rounds, time.monotonic() - began)
+                if evaluate_fn is not None:
+                    own = evaluate_fn(server_round, messages.encode_model(self._strategy.state.item_table))
+                    if own is not None:
+                        self._result.evaluate_metrics_serverapp[server_round] = own
+            elif phase == "refit" and every and (server_round % every == 0 or server_round == num_rounds):
+                self._say(f"refit on train + validation: round {server_round}/{num_rounds}")
+            if checkpoint:
+                progress.total_seconds = time.monotonic() - began
+                self._save_checkpoint()
+            if due and 0 < self._config.early_stop_patience <= progress.stale:
+                self._say(f"no better validation {CRITERION} for {progress.stale} evaluations: stopped early")
+                return
+
+    def _warn(self, server_round: int, outcome: RoundOutcome) -> None:
+        for reason in dict.fromkeys(outcome.refused):
+            count = outcome.refused.count(reason)
+            self._say(f"round {server_round}: {count} refused: {reason}")
+        if not outcome.moved:
+            self._say(f"round {server_round}: nothing healthy arrived; the model stays as it was")
+
+    def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
+        progress = self._progress
+        validation = self._strategy.evaluate(self._grid, server_round, ["validation"])["validation"]
+        better = not progress.best or not validation[CRITERION] <= progress.best[CRITERION]
+        if better:
+            progress.best_round, progress.best, progress.stale = server_round, validation, 0
+            if not self._config.refit:
+                # The devices' own vectors move on, so the test figures of a round can only be had now; chosen by is validation.
+                progress.test = self._strategy.evaluate(self._grid, server_round, ["test"])["test"]
+                self._best_table = self._strategy.state.item_table
+        else:
+            progress.stale += 1
+        for reason in dict.fromkeys(self._strategy.evaluation_refused):
+            self._say(f"round {server_round}: evaluation refused: {reason}")
+        self._strategy.evaluation_refused.clear()
+        self._result.evaluate_metrics_clientapp[server_round] = MetricRecord(
+            {key: value for key, value in validation.items() if math.isfinite(value)}
+        )
+        line = {
+            "phase": "train",
+            "round": server_round,
+            "loss": outcome.loss,
+            "validation": validation,
+            "clients": outcome.trained,
+            "refused": progress.tally.refused,
+            "isolated": progress.tally.isolated,
+            "isolated_nodes": progress.tally.isolated_nodes,
+            "seconds": elapsed,
+            "round_seconds": float(np.median(progress.round_seconds)),
+        }
+        progress.lines.append(line)
+        if self._folder is not None:
+            self._folder.add_metrics(line)
+        self._say(progress_line(line, num_rounds))
+
+    def _after_train(self) -> None:
+        progress = self._progress
+        self._strategy.release(self._grid)
+        if not self._config.refit:
+            progress.phase = "done"
+            return
+        progress.phase, progress.server_round = "refit", 0
+        self._say(f"refit: training anew on train + validation for {progress.best_round} rounds")
+
+    def _finish_refit(self) -> None:
+        if self._stop.is_set() or self._progress.server_round < self._progress.best_round:
+            return
+        self._progress.test = self._strategy.evaluate(self._grid, self._progress.server_round, ["test"])["test"]
+        self._best_table = self._strategy.state.item_table
+        self._progress.phase = "done"
+        self._strategy.release(self._grid)
+
+    # ---- end ---------------------------------------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        if self._folder is None:
+            return
+        save_checkpoint(
+            self._folder.checkpoint,
+            Checkpoint(
+                self._strategy.state,
+                self._best_table,
+                self._progress.to_dict(),
+                self._state_id,
+                self._data,
+                self._config.to_flat_dict(),
+            ),
+        )
+
+    def _leave(self, stopped: bool) -> None:
+        progress = self._progress
+        table = self._best_table if self._best_table is not None else self._strategy.state.item_table
+        self._result.arrays = messages.encode_model(table)
+        summary = self._summary(stopped)
+        if stopped:
+            self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
+        if self._folder is not None:
+            self._folder.write_item_table(table, self._item_ids)
+            self._folder.write_summary(summary)
+            self._folder.plot_learning_curve()
+        self._say(final_table(summary))
+        if self._folder is not None:
+            self._say(f"run folder: {self._folder.path}")
+
+    def _summary(self, stopped: bool) -> dict[str, Any]:
+        config, progress, tally = self._config, self._progress, self._progress.tally
+        k, items = config.embedding_dim, len(self._item_ids)
+        rounds = max(tally.rounds, 1)
+        table_bytes = 4 * items * k
+        clients = tally.trained / rounds
+        sparse = tally.uploaded_rows / rounds * (4 * k + 4)
+        return {
+            "data_set": config.data_set,
+            "data_fingerprint": self._data,
+            "seed": config.seed,
+            "rounds": progress.best_round if progress.phase == "done" and config.refit else progress.server_round,
+            "best_round": progress.best_round,
+            "refit": config.refit,
+            "stopped": stopped,
+            "protocol": self._protocol(),
+            "validation": progress.best,
+            "test": progress.test,
+            "seconds": {
+                "total": progress.total_seconds,
+                "round_median": float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0,
+            },
+            "peak_rss_mb": peak_rss_mb(),
+            "clients": {
+                "trained": tally.trained,
+                "refused": tally.refused,
+                "isolated": tally.isolated,
+                "isolated_share": tally.isolated / max(tally.trained, 1),
+                "isolated_nodes": tally.isolated_nodes,
+                "skipped": tally.skipped,
+                "reasons": dict(tally.reasons.most_common(20)),
+            },
+            "rounds_without_update": tally.unmoved_rounds,
+            "bytes": {
+                "down": round(clients * table_bytes),
+                "up": round(clients * table_bytes if config.upload == "dense" else sparse),
+            },
+            "privacy": self._privacy(),
+        }
+
+    def _protocol(self) -> str:
+        if self._config.refit:
+            return "rounds chosen on validation (cut from train), then trained on train + validation; test masks both"
+        return "trained on train, round chosen on validation (cut from train), test figures of that round; test masks both"
+
+    def _privacy(self) -> dict[str, Any]:
+        config = self._config
+        guarantee = laplace_upload(
+            config.effective_noise_scale, config.row_clip, config.clip_norm, config.clip_kind == "l1",
+            len(self._item_ids), config.embedding_dim, config.upload == "dense",
+        )  # fmt: skip
+        infinite = math.isinf(guarantee.epsilon)
+        return {
+            "adjacency": "replace one client's whole data",
+            "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
+            "reason": guarantee.reason,
+            "noise": f"{config.noise}, scale {config.effective_noise_scale}",
+            "randomness": "seeded (simulation)" if self._facts.get("super_nodes") else "unknown",
+            "not_noised": ["metric sums per SuperNode"] + (["train loss per SuperNode"] if config.report_loss else []),
+        }
+
+    def _privacy_line(self) -> str:
+        privacy = self._privacy()
+        epsilon = privacy["epsilon_per_upload"]
+        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.3g}"
+        return f"privacy: this configuration gives epsilon = {shown} per upload, delta = 0 ({privacy['reason']})"
+
+    def _say(self, line: str) -> None:
+        if self._folder is not None:
+            self._folder.log(line)
+        else:
+            print(line, flush=True)
+
+
+def peak_rss_mb() -> float:
+    """Largest resident memory of this process so far, in MB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024

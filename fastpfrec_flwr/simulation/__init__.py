@@ -1,0 +1,1 @@
+"""The same ServerApp, Strategy and ClientApp without Ray, in one process: for sweeps and tests."""

@@ -1,0 +1,99 @@
+"""An in-process Grid: the real ServerApp and the real ClientApp, without Ray, SuperLink or serialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from itertools import count
+
+from flwr.app import Context, Error, Message, RecordDict, UserConfig
+from flwr.clientapp import ClientApp
+from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+
+class InProcessGrid(Grid):
+    """Calls `client_app` directly for `num_nodes` simulated SuperNodes, one message after another."""
+
+    in_process = True  # its nodes are there from the start: nobody needs to wait for them
+
+    def __init__(self, client_app: ClientApp, num_nodes: int, run_config: UserConfig, run_id: int = 1) -> None:
+        TaskIdentity.run_id = run_id  # `Message(...)` reads these three
+        TaskIdentity.node_id = SUPERLINK_NODE_ID
+        TaskIdentity.task_id = 1
+        self._run = Run.create_empty(run_id=run_id)
+        self._client_app = client_app
+        self._ids = count(1)
+        self._replies: dict[str, Message] = {}
+        self.contexts = {
+            node: Context(
+                run_id=run_id,
+                node_id=node,
+                node_config={"partition-id": i, "num-partitions": num_nodes},
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for i, node in enumerate(range(1_000, 1_000 + num_nodes))
+        }
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Build a message (deprecated in Flower, abstract in `Grid`)."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """All nodes, in a fixed order."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Run each message at once and keep its reply."""
+        ids = []
+        for message in messages:
+            message_id = str(next(self._ids))
+            message.metadata.__dict__["_message_id"] = message_id
+            self._replies[message_id] = self._deliver(message)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Hand out the replies that are there, once."""
+        return [self._replies.pop(i) for i in message_ids if i in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Push, then pull."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _deliver(self, message: Message) -> Message:
+        inbound = copy(message)  # the receiver may add or drop records; the arrays (bytes) are shared, not copied
+        inbound.content = RecordDict(dict(message.content))
+        context = self.contexts[message.metadata.dst_node_id]
+        try:
+            reply = self._client_app(inbound, context)
+        except Exception as ex:  # as flwr/server/superlink/fleet/vce/vce_api.py does
+            reason = f"{type(ex)}:<'{ex}'>"
+            reply = Message(Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason=reason), reply_to=inbound)
+        reply.metadata.__dict__["_message_id"] = f"r{message.metadata.message_id}"
+        return reply
+
+
+def run_in_process(
+    server_app: ServerApp, client_app: ClientApp, num_nodes: int, run_config: UserConfig, run_id: int = 1
+) -> None:
+    """Drive a whole run; exceptions of the ServerApp reach the caller."""
+    grid = InProcessGrid(client_app, num_nodes, run_config, run_id)
+    context = Context(
+        run_id=run_id, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=dict(run_config)
+    )
+    server_app(grid, context)
