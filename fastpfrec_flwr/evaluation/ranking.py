@@ -26,7 +26,7 @@ from fastpfrec_flwr.evaluation.rows import Rows, RowsLike, checked_rows, entries
 
 Engine = Literal["auto", "numba", "torch"]
 BLOCK_BYTES = 12 << 20  # scores held by one thread: they are read twice, best from the cache
-TORCH_BLOCK_BYTES = 64 << 20
+TORCH_BLOCK_BYTES = 24 << 20  # comparisons and candidate lists take several times as much beside them
 TF32_ERROR = 2.0**-9  # accelerators may round both factors to 11 bits first; this is twice the worst of that
 
 

@@ -18,7 +18,10 @@ CHUNK = 64  # scores looked at together: enough for vector instructions, and few
 
 
 def _compiled(function: Function) -> Function:
-    """Compile without the interpreter lock, keep the machine code; no fast-math, which makes rounding a guess."""
+    """Compile without the interpreter lock and keep the machine code.
+
+    Not `compiling.compiled`: its fast-math may reorder sums, and `exact_score` stands on a fixed order.
+    """
     return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
 
 
