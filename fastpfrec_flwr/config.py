@@ -40,6 +40,8 @@ class RunConfig(BaseModel):
     validation_fraction: Annotated[float, Field(gt=0, lt=0.5)]
     test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
 
+    min_weight: NonNegative
+
     # run
     seed: CountOrZero
     device: Literal["auto", "cpu", "cuda"]
@@ -179,14 +181,8 @@ def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
     ConfigError listing every broken key with its rule and the value got.
     """
     known = {_kebab(name): field for name, field in RunConfig.model_fields.items()}
-    cleaned = {
-        key: float(value)
-        if type(value) is int and key in known and "float" in str(known[key].annotation)
-        else value
-        for key, value in values.items()
-    }
     try:
-        return RunConfig.model_validate(cleaned)
+        return RunConfig.model_validate(dict(values))
     except ValidationError as error:
         raise ConfigError("\n".join(_explain(item, known) for item in error.errors())) from None
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TypeVar
 
@@ -35,12 +36,19 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="fastpfrec")
 
 
+@contextmanager
+def one_thread_products() -> Iterator[None]:
+    """Matrix products take one thread each for a while: threads of our own call them, and two layers of threads fight."""
+    with _blas().limit(limits=1, user_api="blas"):
+        yield
+
+
 def in_parallel(run: Callable[[Task], None], tasks: Iterable[Task], threads: int) -> None:
     """Call `run` (which must release the interpreter lock to gain anything) on every task; the first error is raised.
 
     Matrix products inside the tasks use one thread each, so the threads of the pool are all there are.
     """
-    with _blas().limit(limits=1, user_api="blas"):
+    with one_thread_products():
         if threads <= 1:
             for task in tasks:
                 run(task)

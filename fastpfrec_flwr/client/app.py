@@ -142,7 +142,9 @@ def _default_state_root() -> Path:
 
 
 def _prepare(config: RunConfig) -> PreparedSplit:
-    settings = SplitSettings(config.split, config.validation_fraction, config.test_fraction, config.seed)
+    settings = SplitSettings(
+        config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
+    )
     return _prepared(config.data_set, config.data_dir, settings)
 
 

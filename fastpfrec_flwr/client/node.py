@@ -23,6 +23,7 @@ from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.fastgnn import norm_weights
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
 from fastpfrec_flwr.model.scoring import inference_user_vectors
+from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.mechanism import Mechanism, PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 
@@ -122,13 +123,14 @@ class Node:
             truth = self.shard.validation if part == "validation" else self.shard.test
             masks = [self.shard.train] if part == "validation" else [self.shard.train, self.shard.validation]
             asked = np.flatnonzero(truth.ends > truth.starts)
-            top = rank_top_k(
-                vectors[asked],
-                table,
-                [Rows(mask.items, mask.starts[asked], mask.ends[asked]) for mask in masks],
-                device=self.device,
-                threads=self.threads,
-            )
+            with one_thread_products():
+                top = rank_top_k(
+                    vectors[asked],
+                    table,
+                    [Rows(mask.items, mask.starts[asked], mask.ends[asked]) for mask in masks],
+                    device=self.device,
+                    threads=self.threads,
+                )
             sums[part] = metric_sums(top, Rows(truth.items, truth.starts[asked], truth.ends[asked]))
         return sums
 
