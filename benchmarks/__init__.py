@@ -1,0 +1,1 @@
+"""Timings, side by side and by hand: `python -m benchmarks --help`. Nothing here is a test."""

@@ -1,0 +1,5 @@
+"""`python -m fastpfrec_flwr` is `fastpfrec`."""
+
+from fastpfrec_flwr.cli import app
+
+app()
