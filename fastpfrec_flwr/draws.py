@@ -118,7 +118,7 @@ def laplace_block(bits: Any, scale: Any, work: Any, out: Any) -> None:
     """Laplace(scale) draws from uniform bits.
 
     Of each 32 bits one is the sign and 31 are the uniform u in (0, 1]; the draw is +- scale (-ln u). The tail ends at
-    21.5 scale, which a draw reaches with probability 2^-31.
+    22.2 scale, which a draw reaches with probability 2^-31.
 
     Parameters
     ----------
@@ -126,11 +126,10 @@ def laplace_block(bits: Any, scale: Any, work: Any, out: Any) -> None:
     """
     uniform = work[0]
     for i in range(bits.shape[0]):
-        uniform[i] = np.float32(bits[i] & np.int32(0x7FFFFFFF)) + np.float32(0.5)
+        uniform[i] = (np.float32(bits[i] & np.int32(0x7FFFFFFF)) + np.float32(0.5)) * np.float32(2.0**-31)
     _minus_log(uniform, work[1].view(np.int32), out)
-    offset = np.float32(31.0) * _LN2
     for i in range(bits.shape[0]):
-        out[i] = max((out[i] + offset) * scale, np.float32(0.0))
+        out[i] = max(out[i] * scale, np.float32(0.0))
     as_bits = out.view(np.int32)
     for i in range(bits.shape[0]):
         as_bits[i] |= bits[i] & np.int32(-0x80000000)

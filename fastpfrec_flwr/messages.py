@@ -70,8 +70,9 @@ def decode_array(array: Array, name: str, dtype: str, shape: tuple[int | None, .
     if data[:8] != _MAGIC or len(data) < 10:
         raise RefusedError(f"{name}: not a version-1 npy array")
     (length,) = struct.unpack("<H", data[8:10])
-    if length > _MAX_HEADER or len(data) < 10 + length:
-        raise RefusedError(f"{name}: npy header of {length} bytes is too long or cut off")
+    if length > _MAX_HEADER or len(data) < 10 + length or (10 + length) % 16:
+        # NumPy pads to 64; elements off their alignment would have the kernels compiled anew.
+        raise RefusedError(f"{name}: npy header of {length} bytes is too long, cut off or not padded")
     try:
         header = ast.literal_eval(data[10 : 10 + length].decode("latin-1").strip())
         found_dtype, fortran, found_shape = header["descr"], header["fortran_order"], header["shape"]
@@ -363,6 +364,9 @@ def decode_uploads(
     claimed = _value(cover, "cover-scale", float, "cover")
     if claimed not in (0.0, cover_scale):
         raise RefusedError(f"cover: cover-scale must be 0.0 or {cover_scale}, got {claimed!r}")
+    most_positives = max_clients * num_items
+    if report.skipped > max_clients or report.positives > most_positives:
+        raise RefusedError(f"train: at most {max_clients} clients and {most_positives} positives, got {report}")
     arrays = _record(content, "uploads", ArrayRecord)
     _exact_keys(arrays, set(_UPLOAD_DTYPES), "uploads")
     nonces = decode_array(arrays["nonces"], "nonces", "uint64", (None,))
@@ -371,11 +375,15 @@ def decode_uploads(
     pointer = decode_array(arrays["pointer"], "pointer", "int64", (len(nonces) + 1,))
     rows = decode_array(arrays["rows"], "rows", "int32", (None,))
     values = decode_array(arrays["values"], "values", "float32", (len(rows), embedding_dim))
-    if pointer[0] != 0 or pointer[-1] != len(rows) or (np.diff(pointer) < 0).any():
+    # Compared, not subtracted: differences of hostile pointers wrap around and look harmless.
+    if pointer[0] != 0 or pointer[-1] != len(rows) or (pointer[1:] < pointer[:-1]).any():
         raise RefusedError(f"pointer: does not divide {len(rows)} rows among {len(nonces)} clients")
     faults = np.zeros(len(nonces), np.uint8)
     _find_faults(pointer, rows, values, num_items, LARGEST_VALUE, faults)
-    uploads = Uploads(nonces, pointer, rows, values, claimed)
+    if claimed != cover_scale:
+        # Without cover the rows are all there is, so they must be the whole table: then no cover is left to draw.
+        faults[(faults == 0) & (np.diff(pointer) != num_items)] = 6
+    uploads = Uploads(nonces, pointer, rows, values, cover_scale)
     if faults.any():
         uploads = select_clients(uploads, np.flatnonzero(faults == 0))
     return DecodedUploads(uploads, report, [_FAULTS[int(fault)] for fault in faults if fault])
@@ -387,6 +395,7 @@ _FAULTS = {
     3: "row ids repeated or unsorted",
     4: "values not finite",
     5: f"values beyond +-{LARGEST_VALUE:g}",
+    6: "rows missing from a dense upload without cover noise",
 }
 
 

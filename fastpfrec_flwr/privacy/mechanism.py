@@ -116,7 +116,6 @@ class LaplaceMechanism:
             rows, pointer, values = _whole_tables(rows, pointer, values, num_items)
         flat = values.reshape(-1)
         add_system_laplace(self.noise_scale, flat)
-        round_to_grid(flat)
         return PrivatizedUploads(nonces, pointer, rows, values, 0.0, _SEAL)
 
     def _clip_and_noise(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,25 +29,29 @@ def healthy_nodes(
 
     Parameters
     ----------
-    threshold : largest z of a healthy node; 0 keeps every node. noise_scale : lambda of honest uploads.
+    threshold : largest z of a healthy node; 0 keeps every node whose mean is finite. noise_scale : lambda of honest uploads.
 
     Returns
     -------
-    For each report whether it goes into the average; False where it has no mean.
+    For each report whether it goes into the average; False where it has no finite mean.
     """
-    present = [i for i, report in enumerate(reports) if report.mean is not None]
-    healthy = [report.mean is not None for report in reports]
+    healthy = [False] * len(reports)
+    present, distances, resolutions = [], [], []
+    for i, report in enumerate(reports):
+        if report.mean is None:
+            continue
+        normal = float(derive_generator(seed, "node-norm", server_round, report.node).standard_normal())
+        squared = report.mean.squared_norm(num_items, normal)
+        if not math.isfinite(squared):
+            continue
+        expected, sd = report.mean.expected_noise(num_items, noise_scale)
+        root = report.mean.clients**0.5
+        present.append(i)
+        distances.append(root * max(squared - expected, 0.0) ** 0.5)
+        resolutions.append(root * sd**0.5)
+        healthy[i] = True
     if threshold == 0 or len(present) < 3:
         return healthy
-    distances, resolutions = [], []
-    for i in present:
-        mean = reports[i].mean
-        assert mean is not None
-        normal = float(derive_generator(seed, "node-norm", server_round, reports[i].node).standard_normal())
-        expected, sd = mean.expected_noise(num_items, noise_scale)
-        root = mean.clients**0.5
-        distances.append(root * max(mean.squared_norm(num_items, normal) - expected, 0.0) ** 0.5)
-        resolutions.append(root * sd**0.5)
     scores = robust_z_scores(np.array(distances), float(np.median(resolutions)))
     for i, score in zip(present, scores, strict=True):
         healthy[i] = bool(score <= threshold)

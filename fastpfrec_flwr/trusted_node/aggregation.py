@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,38 +31,45 @@ class NodeMean:
     cover_scale: float
 
     def squared_norm(self, num_items: int, normal: float) -> float:
-        """||W_t - E||^2 with its cover noise, whose norm is drawn from its limit.
+        """||W_t - E||^2 with its cover noise, whose contribution is drawn from its limit.
 
-        The mean over n clients carries noise of variance 2 lambda^2 (n - touching) / n^2 on each coordinate of a row.
+        Cover noise eta on a carried mean v adds ||eta||^2 + 2 <v, eta>, which is close to normal.
 
         Parameters
         ----------
         num_items : rows of the table. normal : one standard normal draw.
         """
-        carried = float(np.einsum("ij,ij->", self.values, self.values))
-        mean, sd = self._cover_moments(num_items)
-        return carried + max(mean + sd * normal, 0.0)
+        carried = np.einsum("ij,ij->i", self.values, self.values)
+        second, of_square, repeats = self._noise_moments(num_items, 0.0)
+        k = self.values.shape[1]
+        mean = float((second * repeats).sum()) * k
+        variance = float((of_square * repeats).sum()) * k + 4.0 * float((second[:-1] * carried).sum())
+        return max(float(carried.sum()) + mean + math.sqrt(variance) * normal, 0.0)
 
     def expected_noise(self, num_items: int, noise_scale: float) -> tuple[float, float]:
-        """Mean and standard deviation of what Laplace(noise_scale) noise on everything that was sent adds to `squared_norm`."""
+        """Mean and standard deviation of ||noise||^2, Laplace(noise_scale) on all that was sent and the cover noise."""
+        second, of_square, repeats = self._noise_moments(num_items, noise_scale)
         k = self.values.shape[1]
-        variance = 2.0 * noise_scale**2 * self.touched_by / self.clients**2
-        carried_mean = float(variance.sum()) * k
-        # Averaged over many clients the noise is close to normal: Var(x^2) = 2 Var(x)^2.
-        carried_variance = 2.0 * float((variance**2).sum()) * k
-        mean, sd = self._cover_moments(num_items)
-        return carried_mean + mean, (carried_variance + sd**2) ** 0.5
+        return float((second * repeats).sum()) * k, math.sqrt(float((of_square * repeats).sum()) * k)
 
-    def _cover_moments(self, num_items: int) -> tuple[float, float]:
-        if self.cover_scale == 0:
-            return 0.0, 0.0
-        k = self.values.shape[1]
-        missing = np.concatenate([self.clients - self.touched_by, [self.clients]]).astype(np.float64)
-        repeats = np.ones(len(missing))
+    def _noise_moments(
+        self, num_items: int, noise_scale: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Moments of the mean's noise x on one coordinate of each of `rows`, and last of any other row.
+
+        A Laplace(lambda) draw has variance 2 lambda^2 and fourth cumulant 12 lambda^4; both add over the clients.
+
+        Returns
+        -------
+        (r + 1,) Var x; (r + 1,) Var x^2 = 2 (Var x)^2 + fourth cumulant; (r + 1,) rows that each entry stands for.
+        """
+        carrying = np.append(self.touched_by, 0).astype(np.float64)
+        covered = self.clients - carrying
+        second = 2.0 * (noise_scale**2 * carrying + self.cover_scale**2 * covered) / self.clients**2
+        fourth = 12.0 * (noise_scale**4 * carrying + self.cover_scale**4 * covered) / self.clients**4
+        repeats = np.ones(len(second))
         repeats[-1] = num_items - len(self.rows)
-        variance = 2.0 * self.cover_scale**2 * missing / self.clients**2
-        mean = float((variance * repeats).sum()) * k
-        return mean, (2.0 * float((variance**2 * repeats).sum()) * k) ** 0.5
+        return second, 2.0 * second**2 + fourth, repeats
 
 
 @compiled
@@ -91,8 +99,10 @@ def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items:
 
     Raises
     ------
-    ValueError if there is no client.
+    ValueError if there is no client, or if some parts have cover noise and others not.
     """
+    if len({part.cover_scale for part in parts}) > 1:
+        raise ValueError("uploads with and without cover noise cannot be averaged together")
     clients = sum(len(chosen) for chosen in members)
     if clients == 0:
         raise ValueError("a mean needs at least one client")
