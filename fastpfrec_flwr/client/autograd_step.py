@@ -153,7 +153,8 @@ def _shared_scores(users: Tensor, rows: Tensor, at: _Indices) -> tuple[Tensor, T
     first = torch.cumsum(counts, 0) - counts
     width = at.negatives.shape[1]
     order = torch.argsort(counts, stable=True)
-    blocks, targets, start = [], [], 0
+    # The empty pieces are for a cohort of nobody.
+    blocks, targets, start = [users.new_empty((0, width))], [first.new_empty(0)], 0
     sizes = counts[order].tolist()
     while start < len(sizes):
         stop = start + 1

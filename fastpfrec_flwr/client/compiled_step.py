@@ -111,7 +111,8 @@ def compiled_step(
             for c in range(k):
                 total[c] += weight * row[c]
         left = degree - 1 if s.leave_one_out else degree
-        spread = np.float32(s.neighbour_weight / math.sqrt(max(left, 1)))
+        # With its only item left out a user's sum is empty: zero exactly, not what rounding leaves of a difference.
+        spread = np.float32(s.neighbour_weight / math.sqrt(left)) if left > 0 else np.float32(0.0)
         # A refreshed target is own E_i + pull p_u (one convolution over the star), otherwise E_i itself.
         own = s.user_weight if s.refresh else np.float32(1.0)
         pull = np.float32(s.neighbour_weight / math.sqrt(max(degree, 1))) if s.refresh else np.float32(0.0)

@@ -1,0 +1,331 @@
+"""A SuperNode's round: isolation of users, independence of the number of SuperNodes, state, evaluation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cohorts import make_node, make_parts, make_shard, make_table, order, run_config
+
+from fastpfrec_flwr.client.node import Node
+from fastpfrec_flwr.client.participation import round_users
+from fastpfrec_flwr.client.state import ClientState, StateError
+from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, NoNoise
+
+USERS, ITEMS, K = 30, 80, 8
+PARTS = make_parts(USERS, ITEMS)
+
+
+def config_of(**changes):
+    return run_config(**{"embedding_dim": K, "num_negatives": 8, "num_trusted_nodes": 1, "item_learning_rate": 5.0, **changes})
+
+
+CONFIGS = {
+    "default": {},
+    "sparse": {"upload": "sparse"},
+    "per-positive": {"negatives": "per-positive"},
+    "adam": {"local_optimizer": "adam"},
+    "ccl": {"loss": "ccl", "unit_rows": True},
+    "bernoulli": {"perturbation": "bernoulli"},
+    "blend": {"blend_weight": 0.5},
+}
+
+
+def segments(uploads):
+    """Multiset of the uploads, as bytes."""
+    return sorted(
+        (int(nonce), uploads.rows[start:stop].tobytes(), uploads.values[start:stop].tobytes())
+        for nonce, start, stop in zip(uploads.nonces, uploads.pointer[:-1], uploads.pointer[1:], strict=True)
+    )
+
+
+def run(tmp_path, config, num_partitions, rounds=3, poison=None, phase="train", threads=1):
+    """All uploads of some rounds, and the private vectors afterwards, over this many SuperNodes."""
+    found, vectors = [], {}
+    for partition in range(num_partitions):
+        shard = make_shard(PARTS, ITEMS, partition, num_partitions, poison)
+        mechanism = LaplaceMechanism(Clip(32.0, 0.0), 0.1, config.upload == "dense", threads)
+        path = tmp_path / f"{num_partitions}-{poison}-{phase}-{threads}" / f"{partition}.sqlite3"
+        node = make_node(path, config, shard, USERS, mechanism, threads=threads)
+        for server_round in range(1, rounds + 1):
+            uploads, _ = node.train(make_table(ITEMS, K, server_round), order(server_round, 12, phase=phase))
+            found += [(server_round, *each) for each in segments(uploads)]
+        private = node.state.vectors(shard.users, node._initial_vectors(shard.users))
+        vectors |= {int(user): vector.tobytes() for user, vector in zip(shard.users, private, strict=True)}
+        node.state.close()
+    return sorted(found), vectors
+
+
+@pytest.mark.parametrize("name", ["default", "sparse", "ccl", "bernoulli"])
+def test_uploads_do_not_depend_on_the_number_of_supernodes(tmp_path, name):
+    """The same multiset of (nonce, rows, values), bit for bit, and the same private vectors."""
+    config = config_of(**CONFIGS[name])
+    one = run(tmp_path, config, 1)
+    assert len(one[0]) == 3 * 12
+    for num_partitions in (2, 5):
+        assert run(tmp_path, config, num_partitions) == one
+    assert run(tmp_path, config, 1, threads=2) == one
+
+
+@pytest.mark.parametrize("name", ["per-positive", "adam", "blend"])
+def test_autograd_uploads_do_not_depend_on_the_number_of_supernodes(tmp_path, name):
+    """Rows and nonces bit for bit; values to what the order of float sums allows, then rounded to the grid."""
+    config = config_of(**CONFIGS[name])
+    one, _ = run(tmp_path, config, 1)
+    other, _ = run(tmp_path, config, 5)
+    assert [each[:3] for each in one] == [each[:3] for each in other]
+    for (*_, values), (*_, expected) in zip(other, one, strict=True):
+        np.testing.assert_allclose(np.frombuffer(values, np.float32), np.frombuffer(expected, np.float32), atol=1e-4)
+
+
+def test_more_supernodes_than_users(tmp_path):
+    """SuperNodes without users, or whose users all rest, answer with nothing."""
+    config = config_of()
+    assert run(tmp_path, config, 40, rounds=2) == run(tmp_path, config, 1, rounds=2)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_supernode_without_users_this_round(tmp_path, name):
+    config = config_of(**CONFIGS[name])
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS, 35, 40), USERS)
+    uploads, report = node.train(make_table(ITEMS, K), order(1, 12, report_loss=True))
+    assert uploads.values.shape == (0, K)
+    assert len(uploads.nonces) == 0
+    assert (report.skipped, report.loss_sum, report.positives) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("phase", ["train", "refit"])
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("poison", [(-(2**31),), (2**31 - 1, -1, 0, 7)], ids=["lowest", "mixed"])
+def test_nobody_elses_rows_reach_an_upload(tmp_path, name, poison, phase):
+    """Other users' rows hold ids that no table has, and ids of real items: uploads stay the same, bit for bit."""
+    config = config_of(**CONFIGS[name])
+    clean = run(tmp_path, config, 5, rounds=2, phase=phase)
+    assert run(tmp_path, config, 5, rounds=2, poison=poison, phase=phase) == clean
+
+
+def test_nobody_elses_rows_reach_an_evaluation(tmp_path):
+    config = config_of()
+    sums = []
+    for poison in (None, (-(2**31), 2**31 - 1)):
+        shard = make_shard(PARTS, ITEMS, 1, 3, poison)
+        node = make_node(tmp_path / f"{poison}.sqlite3", config, shard, USERS)
+        sums.append(node.evaluate(make_table(ITEMS, K), order(0, 12), ["validation", "test"]))
+    assert sums[0] == sums[1]
+
+
+def test_upload_depends_on_the_users_own_rows_only(tmp_path):
+    """Changing one user's items changes that user's upload and no other one."""
+    config = config_of()
+    changed = [list(part) for part in PARTS]
+    changed[0][4] = np.setdiff1d(np.arange(ITEMS), PARTS[0][4])[:9]
+    found = []
+    for name, parts in (("a", PARTS), ("b", changed)):
+        node = make_node(tmp_path / f"{name}.sqlite3", config, make_shard(parts, ITEMS), USERS)
+        found.append(node.train(make_table(ITEMS, K), order(1, USERS))[0])
+    assert (found[0].nonces == found[1].nonces).all()
+    differ = {
+        user
+        for user, (one, other) in enumerate(zip(*([u.pointer for u in found]), strict=True))
+        if user < USERS
+        and found[0].values[one : found[0].pointer[user + 1]].tobytes()
+        != found[1].values[other : found[1].pointer[user + 1]].tobytes()
+    }
+    assert differ == {4}
+
+
+def test_the_union_of_a_round_is_the_servers_number(tmp_path):
+    config = config_of()
+    expected = round_users(config.seed, "train", 1, 12, USERS)
+    taken = []
+    for partition in range(4):
+        shard = make_shard(PARTS, ITEMS, partition, 4)
+        node = make_node(tmp_path / f"{partition}.sqlite3", config, shard, USERS)
+        taken.append(shard.users[node._positions(order(1, 12))])
+    assert sorted(np.concatenate(taken).tolist()) == expected.tolist()
+
+
+def test_users_that_cannot_train_are_left_out_and_counted(tmp_path):
+    train = [np.array([1, 2]), np.array([], int), np.arange(10), np.array([3])]
+    none = [np.array([], int)] * 4
+    config = config_of(num_trusted_nodes=1)
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard((train, none, none), 10), 4)
+    uploads, report = node.train(make_table(10, K), order(1, 4))
+    assert len(uploads.nonces) == 2
+    assert report.skipped == 2
+    initial = node._initial_vectors(np.arange(4))
+    moved = (node.state.vectors(np.arange(4), initial) != initial).any(axis=1)
+    assert moved.tolist() == [True, False, False, True]
+
+
+def test_private_vectors_move_on_and_others_rest(tmp_path):
+    config = config_of()
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+    users = np.arange(USERS)
+    initial = node._initial_vectors(users)
+    assert abs(initial.std() - config.init_scale) < 0.01
+    node.train(make_table(ITEMS, K), order(1, 12))
+    after = node.state.vectors(users, initial)
+    drawn = round_users(config.seed, "train", 1, 12, USERS)
+    assert np.flatnonzero((after != initial).any(axis=1)).tolist() == drawn.tolist()
+
+
+def test_false_items_stay_the_same_over_the_rounds(tmp_path):
+    """What a sparse upload always touches must not narrow down to the true items."""
+    config = config_of(upload="sparse", noise="none", noise_scale=0.0, perturbation_prob=0.5)
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS, NoNoise(Clip(0.0, 0.0)))
+    always = [set(range(ITEMS)) for _ in range(USERS)]
+    for server_round in range(1, 40):
+        uploads, _ = node.train(make_table(ITEMS, K), order(server_round, USERS))
+        for user in range(USERS):
+            always[user] &= set(uploads.rows[uploads.pointer[user] : uploads.pointer[user + 1]].tolist())
+    for user in range(USERS):
+        own = set(PARTS[0][user].tolist())
+        assert own < always[user]
+        assert len(always[user]) == len(own) + max(1, len(own) // 2)
+
+
+def test_nonces_noise_and_negatives_are_fresh_every_round(tmp_path):
+    node = make_node(tmp_path / "s.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
+    users = np.arange(USERS)
+    keys = [
+        node._keys(purpose, order(server_round, 1, phase=phase), users)
+        for purpose in ("negatives", "nonce", "noise")
+        for server_round in (1, 2)
+        for phase in ("train", "refit")
+    ]
+    assert len(np.unique(np.concatenate(keys))) == 12 * USERS
+
+
+def test_refresh_comes_every_interval(tmp_path):
+    table = make_table(ITEMS, K)
+    for server_round, same in ((1, True), (2, False), (3, True), (4, False)):
+        found = []
+        for interval in (0, 2):
+            config = config_of(item_refresh_interval=interval)
+            node = make_node(tmp_path / f"{server_round}-{interval}.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+            found.append(segments(node.train(table, order(server_round, 12))[0]))
+        assert (found[0] == found[1]) == same
+
+
+def test_loss_is_reported_only_when_asked(tmp_path):
+    reports = []
+    for asked in (False, True):
+        node = make_node(tmp_path / f"{asked}.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
+        reports.append(node.train(make_table(ITEMS, K), order(1, USERS, report_loss=asked))[1])
+    assert reports[0] == replace(reports[1], loss_sum=0.0, positives=0)
+    assert reports[1].positives == sum(len(row) for row in PARTS[0])
+    # Near a table of small rows each positive costs about ln 2.
+    assert 0.4 < reports[1].loss_sum / reports[1].positives < 1.2
+
+
+def test_snapshot_restore_replays_a_round(tmp_path):
+    """A resume from the server's checkpoint gives what the first run gave."""
+    config = config_of(blend_weight=0.5)
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+    node.train(make_table(ITEMS, K, 1), order(1, USERS))
+    node.train(make_table(ITEMS, K, 2), order(2, USERS, snapshot=True))
+    first = segments(node.train(make_table(ITEMS, K, 3), order(3, USERS))[0])
+    node.train(make_table(ITEMS, K, 4), order(4, USERS))
+    again = segments(node.train(make_table(ITEMS, K, 3), order(3, USERS, restore=2))[0])
+    assert again == first
+    with pytest.raises(StateError, match="no copy"):
+        node.train(make_table(ITEMS, K, 3), order(3, USERS, restore=1))
+
+
+def test_refit_learns_from_validation_items_too(tmp_path):
+    node = make_node(tmp_path / "s.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
+    history = node._history("refit")
+    for user in range(USERS):
+        row = history.items[history.starts[user] : history.ends[user]]
+        assert row.tolist() == np.union1d(PARTS[0][user], PARTS[1][user]).tolist()
+    train = node._history("train")
+    assert train.items[train.starts[3] : train.ends[3]].tolist() == PARTS[0][3].tolist()
+
+
+def deployed(tmp_path, name, secret, mechanism):
+    shard = make_shard(PARTS, ITEMS)
+    state = ClientState(tmp_path / f"{name}.sqlite3", K)
+    return Node(config_of(), shard, state, mechanism, USERS, secret, "cpu", 1)
+
+
+def test_a_real_device_sends_whole_tables_with_fresh_noise(tmp_path):
+    mechanism = LaplaceMechanism(Clip(32.0, 0.0), 0.1, True)
+    uploads = [deployed(tmp_path, name, 5, mechanism).train(make_table(ITEMS, K), order(1, 3))[0] for name in "ab"]
+    for each in uploads:
+        assert each.cover_scale == 0
+        assert (each.rows == np.tile(np.arange(ITEMS), 3)).all()
+        assert each.values.all(axis=1).mean() > 0.99
+    assert not np.array_equal(uploads[0].values, uploads[1].values)
+
+
+def test_a_real_devices_draws_come_from_its_secret_not_from_the_seed(tmp_path):
+    mechanism = NoNoise(Clip(0.0, 0.0))
+    found = [deployed(tmp_path, str(secret), secret, mechanism) for secret in (5, 6)]
+    simulated = make_node(tmp_path / "s.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
+    users = np.arange(USERS)
+    for purpose in ("negatives", "nonce"):
+        keys = [node._keys(purpose, order(1, 3), users) for node in (*found, simulated)]
+        assert len(np.unique(np.concatenate(keys))) == 3 * USERS
+    graphs = [node._graphs(node._history("train"), users) for node in (*found, simulated)]
+    assert not np.array_equal(graphs[0].items, graphs[1].items)
+    assert not np.array_equal(graphs[0].items, graphs[2].items)
+    vectors = [node._initial_vectors(users) for node in (*found, simulated)]
+    assert not np.array_equal(vectors[0], vectors[1])
+    assert not np.array_equal(vectors[0], vectors[2])
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_sums_add_up_over_supernodes(tmp_path):
+    config = config_of()
+    table = make_table(ITEMS, K)
+    whole = make_node(tmp_path / "w.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+    expected = whole.evaluate(table, order(0, 12), ["validation", "test"])
+    shares = [
+        make_node(tmp_path / f"{p}.sqlite3", config, make_shard(PARTS, ITEMS, p, 3), USERS).evaluate(
+            table, order(0, 12), ["validation", "test"]
+        )
+        for p in range(3)
+    ]
+    for part in ("validation", "test"):
+        total = shares[0][part]
+        for share in shares[1:]:
+            total = total + share[part]
+        assert total == expected[part]
+
+
+def test_evaluation_by_plain_sorting(tmp_path):
+    """Full ranking in float64, what was seen before masked, against the node's own figures."""
+    from fastpfrec_flwr.evaluation.metrics import metrics
+    from fastpfrec_flwr.model.fastgnn import norm_weights
+
+    config = config_of(popularity_weight=0.0)
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+    table = make_table(ITEMS, K)
+    sums = node.evaluate(table, order(0, 12), ["validation", "test"])
+    private = node._initial_vectors(np.arange(USERS)).astype(np.float64)
+    weighted = norm_weights(table, config.norm_exponent)[:, None] * table.astype(np.float64)
+    for part, truth, seen in (("validation", PARTS[1], PARTS[:1]), ("test", PARTS[2], PARTS[:2])):
+        hits = 0
+        for user in range(USERS):
+            own = PARTS[0][user]
+            vector = config.user_weight * private[user] + config.neighbour_weight * weighted[own].sum(0) / len(own) ** 0.5
+            scores = table.astype(np.float64) @ vector
+            for rows in seen:
+                scores[rows[user]] = -np.inf
+            hits += len(np.intersect1d(np.argsort(-scores, kind="stable")[:20], truth[user]))
+        assert metrics(sums[part])["hit_ratio_micro@20"] == pytest.approx(hits / (2 * USERS))
+
+
+def test_random_tables_evaluate_at_chance(tmp_path):
+    """Users and items without structure: a list of 20 finds 20 of the unseen items' share of the truth, no more."""
+    from fastpfrec_flwr.evaluation.metrics import metrics
+
+    parts = make_parts(num_users=1500, num_items=300, largest=30)
+    config = config_of(user_weight=1.0, neighbour_weight=0.0)
+    node = make_node(tmp_path / "s.sqlite3", config, make_shard(parts, 300), 1500)
+    found = metrics(node.evaluate(make_table(300, K), order(0, 12), ["test"])["test"])["hit_ratio_micro@20"]
+    unseen = 300 - np.array([len(train) + len(validation) for train, validation in zip(*parts[:2], strict=True)])
+    chance = np.mean(20 / unseen)
+    assert abs(found - chance) < 4 * np.sqrt(chance / 3000)

@@ -1,0 +1,244 @@
+"""What stays on the device: whole or not at all, readable by the next process, restorable."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import pytest
+
+from fastpfrec_flwr.client.deviation import Deviation
+from fastpfrec_flwr.client.state import SNAPSHOTS_KEPT, ClientState, StateError, device_secret
+
+K = 4
+
+
+def filled(users, value):
+    return np.full((len(users), K), value, np.float32)
+
+
+def nothing(users):
+    return np.full((len(users), K), -1, np.float32)
+
+
+def test_users_without_state_get_the_initial_vectors(tmp_path):
+    state = ClientState(tmp_path / "deep" / "er" / "s.sqlite3", K)
+    users = np.array([3, 9])
+    initial = np.arange(8, dtype=np.float32).reshape(2, K)
+    found = state.vectors(users, initial)
+    assert (found == initial).all()
+    found[:] = 0
+    assert initial.any(), "the result must be a copy"
+    for deviation in state.deviations(users):
+        assert deviation.rows.shape == (0,)
+        assert deviation.values.shape == (0, K)
+        assert deviation.server_round == 0
+
+
+@pytest.mark.parametrize("count", [1, 5, 499, 500, 501, 1000, 1001, 2500])
+def test_round_trip_over_processes_for_any_number_of_users(tmp_path, count):
+    users = np.random.default_rng(1).permutation(5000)[:count].astype(np.int64)
+    vectors = np.random.default_rng(2).standard_normal((count, K)).astype(np.float32)
+    first = ClientState(tmp_path / "s.sqlite3", K)
+    first.save(1, users, vectors)
+    first.close()
+    second = ClientState(tmp_path / "s.sqlite3", K)
+    assert (second.vectors(users, nothing(users)) == vectors).all()
+    other = np.setdiff1d(np.arange(6000), users)[:5]
+    assert (second.vectors(np.concatenate([other, users[:1]]), nothing(range(6)))[:5] == -1).all()
+
+
+def test_later_rounds_replace_their_users_only(tmp_path):
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    state.save(1, np.array([1, 2]), filled([1, 2], 1))
+    state.save(2, np.array([2, 3]), filled([2, 3], 2))
+    assert state.vectors(np.array([3, 1, 2, 4]), nothing(range(4)))[:, 0].tolist() == [2, 1, 2, -1]
+
+
+def test_deviations_round_trip(tmp_path):
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    users = np.array([4, 7])
+    kept = [
+        Deviation(np.array([1, 5], np.int32), np.arange(8, dtype=np.float32).reshape(2, K), 3),
+        Deviation(np.empty(0, np.int32), np.empty((0, K), np.float32), 3),
+    ]
+    state.save(3, users, filled(users, 1), kept)
+    state.close()
+    found = ClientState(tmp_path / "s.sqlite3", K).deviations(np.array([7, 4, 1]))
+    for got, expected in zip(found[:2], kept[::-1], strict=True):
+        assert (got.rows == expected.rows).all()
+        assert (got.values == expected.values).all()
+        assert got.server_round == 3
+    assert found[2].server_round == 0
+
+
+def test_a_save_that_fails_leaves_what_was_there(tmp_path):
+    """Three users but two deviations, the second of which cannot be written: nothing of the round may stay."""
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    users = np.array([1, 2, 3])
+    state.save(1, users, filled(users, 1))
+    with pytest.raises(ValueError, match="zip"):
+        state.save(2, users, filled(users[:2], 2))
+    good = Deviation(np.array([1], np.int32), np.ones((1, K), np.float32), 2)
+    with pytest.raises(AttributeError):
+        state.save(2, users, filled(users, 2), [good, None, good])  # type: ignore[list-item]
+    assert (state.vectors(users, nothing(users)) == 1).all()
+    assert all(each.server_round == 0 for each in state.deviations(users))
+    state.save(2, users, filled(users, 2))
+    assert (state.vectors(users, nothing(users)) == 2).all()
+
+
+SAVE_FOR_EVER = """
+    import sys
+    from pathlib import Path
+    import numpy as np
+    from fastpfrec_flwr.client.deviation import Deviation
+    from fastpfrec_flwr.client.state import ClientState
+
+    state = ClientState(Path(sys.argv[1]), 4)
+    users = np.arange(300)
+    server_round = int(sys.argv[2])
+    while True:
+        values = np.full((300, 4), server_round, np.float32)
+        rows = np.arange(20, dtype=np.int32)
+        deviations = [Deviation(rows, np.full((20, 4), server_round, np.float32), server_round)] * 300
+        state.save(server_round, users, values, deviations)
+        print(server_round, flush=True)
+        server_round += 1
+"""
+
+
+def test_kill_at_any_time_leaves_one_round_entirely(tmp_path):
+    path, begin = tmp_path / "s.sqlite3", 1
+    users = np.arange(300)
+    for attempt in range(4):
+        child = subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER), str(path), str(begin)], stdout=subprocess.PIPE, text=True
+        )
+        assert child.stdout is not None
+        assert int(child.stdout.readline()) == begin
+        time.sleep(0.05 + 0.037 * attempt)
+        os.kill(child.pid, signal.SIGKILL)
+        told = [int(line) for line in child.stdout.read().split("\n") if line.strip()]
+        child.wait()
+        state = ClientState(path, K)
+        vectors = state.vectors(users, nothing(users))
+        server_round = int(vectors[0, 0])
+        assert (vectors == server_round).all()
+        assert server_round >= max([begin, *told]), "a round that was reported as saved is gone"
+        for deviation in state.deviations(users):
+            assert deviation.server_round == server_round
+            assert (deviation.values == server_round).all()
+        assert state._connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        state.close()
+        begin = server_round + 1
+
+
+def test_snapshot_and_restore(tmp_path):
+    state = ClientState(tmp_path / "0-of-1.sqlite3", K)
+    users = np.array([1, 2])
+    for server_round in range(1, 6):
+        kept = [Deviation(np.array([1], np.int32), filled([1], server_round), server_round)] * 2
+        state.save(server_round, users, filled(users, server_round), kept)
+        state.snapshot(server_round)
+    state.save(6, np.array([1, 2, 3]), filled(range(3), 6))
+    assert len(list(tmp_path.glob("*.round-*"))) == SNAPSHOTS_KEPT
+    state.restore(4)
+    assert state.vectors(np.array([1, 2, 3]), nothing(range(3)))[:, 0].tolist() == [4, 4, -1]
+    assert state.deviations(users)[0].server_round == 4
+    state.save(5, users, filled(users, 50))
+    state.close()
+    again = ClientState(tmp_path / "0-of-1.sqlite3", K)
+    assert (again.vectors(users, nothing(users)) == 50).all()
+    again.restore(4)
+    assert (again.vectors(users, nothing(users)) == 4).all(), "a copy must survive being restored"
+    with pytest.raises(StateError, match=r"no copy of the state after round 1"):
+        again.restore(1)
+    assert (again.vectors(users, nothing(users)) == 4).all()
+
+
+def test_snapshots_of_other_partitions_are_left_alone(tmp_path):
+    one, ten = ClientState(tmp_path / "1-of-20.sqlite3", K), ClientState(tmp_path / "11-of-20.sqlite3", K)
+    ten.snapshot(1)
+    for server_round in range(1, 8):
+        one.snapshot(server_round)
+    ten.restore(1)
+
+
+def test_a_repeated_snapshot_replaces_the_first(tmp_path):
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    users = np.array([1])
+    for value in (1, 2):
+        state.save(1, users, filled(users, value))
+        state.snapshot(1)
+    state.save(2, users, filled(users, 9))
+    state.restore(1)
+    assert (state.vectors(users, nothing(users)) == 2).all()
+
+
+def test_another_dimension_is_refused(tmp_path):
+    users = np.array([1, 2])
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    state.save(1, users, filled(users, 1))
+    state.close()
+    other = ClientState(tmp_path / "s.sqlite3", 8)
+    with pytest.raises(StateError, match=r"user 1 has a vector of 4 dimensions, not 8"):
+        other.vectors(users, np.zeros((2, 8), np.float32))
+
+
+def test_a_newer_schema_is_refused(tmp_path):
+    path = tmp_path / "s.sqlite3"
+    ClientState(path, K).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StateError, match="schema 99"):
+        ClientState(path, K)
+
+
+def test_a_file_that_is_no_state_is_refused(tmp_path):
+    path = tmp_path / "s.sqlite3"
+    path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(StateError, match="cannot be opened"):
+        ClientState(path, K)
+
+
+def test_a_place_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StateError, match="cannot be opened"):
+        ClientState(tmp_path / "file" / "s.sqlite3", K)
+    with pytest.raises(StateError, match="secret cannot be kept"):
+        device_secret(tmp_path / "file")
+
+
+def test_a_read_only_folder_is_refused(tmp_path):
+    folder = tmp_path / "read-only"
+    folder.mkdir()
+    folder.chmod(0o500)
+    try:
+        (folder / "probe").write_text("x")
+    except OSError:
+        pass
+    else:
+        folder.chmod(0o700)
+        pytest.skip("this user may write everywhere")
+    try:
+        with pytest.raises(StateError, match="make its folder writable"):
+            ClientState(folder / "s.sqlite3", K)
+        with pytest.raises(StateError, match="make its folder writable"):
+            device_secret(folder)
+    finally:
+        folder.chmod(0o700)
+
+
+def test_the_secret_is_drawn_once_and_for_this_device(tmp_path):
+    secret = device_secret(tmp_path / "one")
+    assert 0 <= secret < 2**64
+    assert device_secret(tmp_path / "one") == secret
+    assert device_secret(tmp_path / "other") != secret
+    assert (tmp_path / "one" / "secret").stat().st_mode & 0o077 == 0
+    assert len((tmp_path / "one" / "secret").read_bytes()) == 32
