@@ -216,9 +216,16 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
     return f"{key} {rule}, got {item['input']!r}"
 
 
-def default_values(pyproject: Path) -> dict[str, Any]:
-    """Read the defaults from a `pyproject.toml`."""
+def default_values(pyproject: Path | None = None) -> dict[str, Any]:
+    """Read the defaults from a `pyproject.toml`: the given one, else the one that belongs to this package.
+
+    There is one list of defaults. Beside the package's folder it is the project's own file; a wheel carries a copy inside.
+    """
     import tomllib
 
+    if pyproject is None:
+        package = Path(__file__).resolve().parent
+        inside = package / "pyproject.toml"
+        pyproject = inside if inside.is_file() else package.parent / "pyproject.toml"
     flat = tomllib.loads(pyproject.read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
     return dict(flat)

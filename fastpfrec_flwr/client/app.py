@@ -141,11 +141,15 @@ def _default_state_root() -> Path:
     return Path(platformdirs.user_state_path(APP, appauthor=False)) / "clients"
 
 
-def _prepare(config: RunConfig) -> PreparedSplit:
-    settings = SplitSettings(
+def split_settings(config: RunConfig) -> SplitSettings:
+    """How the configuration wants the data set cut."""
+    return SplitSettings(
         config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
     )
-    return _prepared(config.data_set, config.data_dir, settings)
+
+
+def _prepare(config: RunConfig) -> PreparedSplit:
+    return _prepared(config.data_set, config.data_dir, split_settings(config))
 
 
 @lru_cache(maxsize=2)

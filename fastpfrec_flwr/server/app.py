@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Callable
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fastpfrec_flwr.config import parse_run_config
+from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.build import build_strategy
+from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.run_folder import choose_run_folder
 
 app = ServerApp()
@@ -18,12 +21,16 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole training and leave a run folder."""
-    config = parse_run_config(context.run_config)
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{_safe(config.data_set)}-seed{config.seed}-{context.run_id % 10**6}"
-    folder = choose_run_folder(config, name)
-    strategy = build_strategy(config, folder, available_threads(config.threads))
-    _stop_gracefully(strategy.stop.set)
-    strategy.start(grid)
+    try:
+        config = parse_run_config(context.run_config)
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{_safe(config.data_set)}-seed{config.seed}-{context.run_id % 10**6}"
+        strategy = build_strategy(config, choose_run_folder(config, name), available_threads(config.threads))
+        getattr(grid, "on_interrupt", _at_exit)(strategy.stop.set)
+        strategy.start(grid)
+    except (ConfigError, RunError) as error:
+        if not getattr(grid, "in_process", False):
+            _fail_in_plain_words(error)
+        raise
 
 
 def _safe(name: str) -> str:
@@ -31,7 +38,14 @@ def _safe(name: str) -> str:
     return "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name.rstrip("/").split("/")[-1])
 
 
-def _stop_gracefully(stop) -> None:  # type: ignore[no-untyped-def]
+def _fail_in_plain_words(error: Exception) -> None:
+    """Say what is wrong once, as people read it. Flower marks a run as failed only for an exception, which it logs with its
+    traceback; this process has nothing to do after it, so the traceback may be cut to the message."""
+    print(f"error: {error}", file=sys.stderr, flush=True)
+    sys.tracebacklimit = 0
+
+
+def _at_exit(stop: Callable[[], None]) -> None:
     """`flwr stop` gives a ServerApp a few seconds: end after the round that runs and write the summary."""
     try:
         from flwr.supercore.exit import add_exit_handler

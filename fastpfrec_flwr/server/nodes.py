@@ -11,14 +11,11 @@ from flwr.serverapp import Grid
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Description, Order, RefusedError
+from fastpfrec_flwr.server.errors import RunError
 
 # SuperNodes register while the ServerApp already runs: their number must hold still this long before round 1.
 STABLE_SECONDS = 1.0
 DISCOVERY_TIMEOUT = 120.0
-
-
-class RunError(RuntimeError):
-    """A run that cannot go on; the text says why and what to do."""
 
 
 @dataclass(frozen=True)

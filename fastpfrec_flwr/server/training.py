@@ -28,7 +28,8 @@ from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.ledger import laplace_upload
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from fastpfrec_flwr.server.nodes import STABLE_SECONDS, RunError, SuperNodes, discover, fetch_catalogue
+from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import count
 
@@ -27,6 +27,7 @@ class InProcessGrid(Grid):
         self._client_app = client_app
         self._ids = count(1)
         self._replies: dict[str, Message] = {}
+        self._stops: list[Callable[[], None]] = []
         self.contexts = {
             node: Context(
                 run_id=run_id,
@@ -37,6 +38,15 @@ class InProcessGrid(Grid):
             )
             for i, node in enumerate(range(1_000, 1_000 + num_nodes))
         }
+
+    def on_interrupt(self, stop: Callable[[], None]) -> None:
+        """Have `stop` called when somebody wants the run to end after the round that runs."""
+        self._stops.append(stop)
+
+    def interrupt(self) -> None:
+        """Ask the ServerApp to end after the round that runs; nothing happens before it has said how."""
+        for stop in self._stops:
+            stop()
 
     def set_run(self, run: Run) -> None:
         """Set the run."""
@@ -88,11 +98,8 @@ class InProcessGrid(Grid):
         return reply
 
 
-def run_in_process(
-    server_app: ServerApp, client_app: ClientApp, num_nodes: int, run_config: UserConfig, run_id: int = 1
-) -> None:
+def run_in_process(server_app: ServerApp, grid: InProcessGrid, run_config: UserConfig, run_id: int = 1) -> None:
     """Drive a whole run; exceptions of the ServerApp reach the caller."""
-    grid = InProcessGrid(client_app, num_nodes, run_config, run_id)
     context = Context(
         run_id=run_id, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=dict(run_config)
     )

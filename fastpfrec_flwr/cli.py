@@ -1,0 +1,171 @@
+"""The command line. Everything heavy is imported inside the commands, so that help comes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="FastPFRec: federated recommendation on Flower.")
+data_app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, fetch or import one, look at one.")
+app.add_typer(data_app, name="data")
+
+NameOrPath = Annotated[str, typer.Argument(help="A named data set, or a path of your own.")]
+DataDir = Annotated[str, typer.Option("--data-dir", help="Folder that holds <data-set>/...")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("-c", "--run-config", help="A TOML file, or 'key=value ...'; repeatable, the later wins."),
+]
+Split = Annotated[str, typer.Option("--split", help="auto | released | chronological | random")]
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """What can be foreseen is told in plain words, exit status 2; anything else keeps its traceback."""
+    from fastpfrec_flwr.config import ConfigError
+    from fastpfrec_flwr.data.errors import DataError
+    from fastpfrec_flwr.server.errors import RunError
+
+    try:
+        yield
+    except (ConfigError, DataError, RunError) as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+
+
+def _run_config(options: list[str] | None, **changes: str) -> dict[str, Any]:
+    """Defaults, `-c` options, then options of their own; checked, with absolute paths."""
+    from fastpfrec_flwr.config import default_values, parse_run_config
+    from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
+
+    values = merge_options(options or [], default_values())
+    values |= {key.replace("_", "-"): value for key, value in changes.items() if value}
+    values = with_absolute_paths(values)
+    parse_run_config(values)
+    return values
+
+
+@data_app.command("list")
+def list_command(data_dir: DataDir = "") -> None:
+    """List the named data sets and where they were found."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from fastpfrec_flwr.data.commands import list_data_sets
+
+    with _plain_errors():
+        table = Table("name", "found", "origin")
+        for row in list_data_sets(data_dir or None):
+            table.add_row(row["name"], row["found"], row["origin"])
+        Console().print(table)
+
+
+@data_app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="A named data set.")],
+    from_dir: Annotated[Path | None, typer.Option("--from", help="Import from this folder instead of the net.")] = None,
+) -> None:
+    """Fetch a named data set from its public home, or import it: later runs find it without any setting."""
+    from fastpfrec_flwr.data.commands import fetch as fetch_data
+
+    with _plain_errors(), _progress_bar() as progress:
+        directory = fetch_data(name, from_dir, progress)
+    typer.echo(f"{name}: in {directory}")
+
+
+@data_app.command()
+def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", run_config: Settings = None) -> None:
+    """Read and split a data set and say what was read and dropped."""
+    from rich.console import Console
+    from rich.table import Table
+
+    with _plain_errors(), _progress_bar() as progress:
+        from fastpfrec_flwr.client.app import split_settings
+        from fastpfrec_flwr.config import parse_run_config
+        from fastpfrec_flwr.data.commands import show as report_of
+
+        values = _run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split)
+        config = parse_run_config(values)
+        report = report_of(config.data_set, split_settings(config), config.data_dir or None, progress)
+    table = Table("what", "value")
+    for key, value in report.items():
+        for line, cell in _lines(key, value):
+            table.add_row(line.replace("_", " "), cell)
+    Console().print(table)
+
+
+def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Nested parts of a report as lines of their own."""
+    if isinstance(value, Mapping):
+        for inner, each in value.items():
+            yield from _lines(f"{key}: {inner}", each)
+    elif isinstance(value, list):
+        for number, each in enumerate(value, 1):
+            yield from _lines(f"{key} {number}", each)
+    else:
+        yield key, "-" if value is None else str(value)
+
+
+@app.command()
+def simulate(
+    run_config: Settings = None,
+    num_supernodes: Annotated[int, typer.Option(help="Simulated SuperNodes; the figures do not depend on it.")] = 2,
+    output_dir: Annotated[str, typer.Option(help="The run folder; empty: a new one under the user's data folder.")] = "",
+    data_dir: DataDir = "",
+) -> None:
+    """Run the app that `flwr run` runs, in this process: same keys, same figures bit for bit."""
+    with _plain_errors():
+        values = _run_config(run_config, output_dir=output_dir, data_dir=data_dir)
+        from fastpfrec_flwr.simulation.run import simulate as run
+
+        run(values, num_supernodes)
+
+
+@app.command()
+def references(
+    name_or_path: NameOrPath,
+    data_dir: DataDir = "",
+    split: Split = "",
+    part: Annotated[str, typer.Option(help="test | validation")] = "test",
+    run_config: Settings = None,
+) -> None:
+    """Measure popularity and ItemKNN, with the data in one place: what a federated model has to beat."""
+    from rich.console import Console
+    from rich.table import Table
+
+    if part not in ("test", "validation"):
+        raise typer.BadParameter("must be test or validation", param_hint="--part")
+    with _plain_errors(), _progress_bar() as progress:
+        from fastpfrec_flwr.baselines.central import reference_metrics
+        from fastpfrec_flwr.client.app import split_settings
+        from fastpfrec_flwr.config import parse_run_config
+        from fastpfrec_flwr.data import prepare
+
+        config = parse_run_config(_run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split))
+        prepared = prepare(config.data_set, config.data_dir or None, split_settings(config), progress)
+        found = reference_metrics(prepared.load(), "test" if part == "test" else "validation")
+    table = Table("metric", *(name.replace("_", " ") for name in found), title=f"{prepared.name}, {part}")
+    for metric in next(iter(found.values())):
+        table.add_row(metric, *(f"{values[metric]:.4f}" for values in found.values()))
+    Console().print(table)
+
+
+@contextmanager
+def _progress_bar() -> Iterator[Any]:
+    """A progress bar on stderr that appears with the first report of progress."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def report(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,55 @@
+"""One run in this process, from run-config values to a run folder."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from flwr.clientapp import ClientApp
+
+from fastpfrec_flwr.client.app import app as honest_client_app
+from fastpfrec_flwr.config import ConfigError
+from fastpfrec_flwr.server.app import app as server_app
+from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
+
+
+def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: ClientApp = honest_client_app) -> None:
+    """Drive the ServerApp and the ClientApp that `flwr run` drives, with the same figures bit for bit.
+
+    Parameters
+    ----------
+    values : every run-config key, paths absolute. num_supernodes : simulated SuperNodes.
+    client_app : another one than ours, for attacks and tests.
+
+    Raises
+    ------
+    ConfigError, RunError with a message for the user.
+    """
+    if num_supernodes < 1:
+        raise ConfigError(f"--num-supernodes must be >= 1, got {num_supernodes}")
+    grid = InProcessGrid(client_app, num_supernodes, dict(values))
+    with _interruptible(grid):
+        run_in_process(server_app, grid, dict(values))
+
+
+@contextmanager
+def _interruptible(grid: InProcessGrid) -> Iterator[None]:
+    """The first Ctrl-C ends the run after its round, with a summary; the second ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        print("\nending after this round; Ctrl-C again ends at once", file=sys.stderr, flush=True)
+        grid.interrupt()
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
