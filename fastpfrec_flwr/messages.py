@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.evaluation.metrics import MetricSums
+from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -29,6 +30,7 @@ NPY = "numpy.ndarray"
 LARGEST_VALUE = 2.0**12
 _MAGIC = b"\x93NUMPY\x01\x00"
 _MAX_HEADER = 1024
+_CLIENTS_PER_TASK = 32
 _UPLOAD_DTYPES = {"nonces": "uint64", "pointer": "int64", "rows": "int32", "values": "float32"}
 
 
@@ -45,7 +47,7 @@ def encode_array(array: NDArray[Any]) -> Array:
     header = repr({"descr": array.dtype.str, "fortran_order": False, "shape": array.shape}).encode()
     padding = -(len(_MAGIC) + 2 + len(header) + 1) % 64
     header += b" " * padding + b"\n"
-    data = b"".join([_MAGIC, struct.pack("<H", len(header)), header, memoryview(array.reshape(-1)).cast("B")])
+    data = b"".join([_MAGIC, struct.pack("<H", len(header)), header, array.reshape(-1).data.cast("B")])
     return Array(dtype=str(array.dtype), shape=tuple(array.shape), stype=NPY, data=data)
 
 
@@ -342,7 +344,13 @@ class DecodedUploads:
 
 
 def decode_uploads(
-    reply: Message, server_round: int, max_clients: int, num_items: int, embedding_dim: int, cover_scale: float
+    reply: Message,
+    server_round: int,
+    max_clients: int,
+    num_items: int,
+    embedding_dim: int,
+    cover_scale: float,
+    threads: int = 1,
 ) -> DecodedUploads:
     """Read what `encode_uploads` wrote.
 
@@ -379,7 +387,12 @@ def decode_uploads(
     if pointer[0] != 0 or pointer[-1] != len(rows) or (pointer[1:] < pointer[:-1]).any():
         raise RefusedError(f"pointer: does not divide {len(rows)} rows among {len(nonces)} clients")
     faults = np.zeros(len(nonces), np.uint8)
-    _find_faults(pointer, rows, values, num_items, LARGEST_VALUE, faults)
+
+    def look(first: int) -> None:
+        last = min(first + _CLIENTS_PER_TASK, len(faults))
+        _find_faults(pointer, rows, values, num_items, LARGEST_VALUE, first, last, faults)
+
+    in_parallel(look, range(0, len(faults), _CLIENTS_PER_TASK), threads)
     if claimed != cover_scale:
         # Without cover the rows are all there is, so they must be the whole table: then no cover is left to draw.
         faults[(faults == 0) & (np.diff(pointer) != num_items)] = 6
@@ -400,9 +413,11 @@ _FAULTS = {
 
 
 @compiled
-def _find_faults(pointer: Any, rows: Any, values: Any, num_items: int, largest: float, faults: Any) -> None:
+def _find_faults(
+    pointer: Any, rows: Any, values: Any, num_items: int, largest: float, first: int, last: int, faults: Any
+) -> None:
     limit = np.float32(largest)
-    for j in range(faults.shape[0]):
+    for j in range(first, last):
         if pointer[j] == pointer[j + 1]:
             faults[j] = 1
             continue
@@ -417,7 +432,7 @@ def _find_faults(pointer: Any, rows: Any, values: Any, num_items: int, largest: 
                 break
             before = row
             # The largest magnitude of a row is NaN-proof this way round: any comparison with NaN is false.
-            good = 0
+            good: Any = 0
             for c in range(values.shape[1]):
                 good += np.int32(abs(values[t, c]) <= limit)
             if good < values.shape[1]:

@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import draw_unmarked, stream_value
 from fastpfrec_flwr.model.graph import LocalGraphs
+from fastpfrec_flwr.parallel import in_parallel
+
+# A task marks items in an array as long as the catalogue: with few users that would be most of its work.
+_USERS_PER_TASK = 64
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,9 @@ class CohortPlan:
     negative_slots: NDArray[np.int64]
 
 
-def plan_cohort(graphs: LocalGraphs, keys: NDArray[np.uint64], shared: bool, num_negatives: int) -> CohortPlan:
+def plan_cohort(
+    graphs: LocalGraphs, keys: NDArray[np.uint64], shared: bool, num_negatives: int, threads: int = 1
+) -> CohortPlan:
     """Draw the negatives and lay out the touched rows.
 
     Parameters
@@ -57,13 +63,22 @@ def plan_cohort(graphs: LocalGraphs, keys: NDArray[np.uint64], shared: bool, num
     rows = np.empty(bounds[-1], np.int32)
     edge_slots = np.empty(len(graphs.items), np.int64)
     used = np.zeros(graphs.num_users, np.int64)
-    _plan(
-        graphs.items, graphs.pointer, graphs.own_counts, graphs.num_items, keys, shared, counts, bounds, rows, edge_slots,
-        slots, used,
-    )  # fmt: skip
-    pointer = np.zeros_like(bounds)
-    np.cumsum(used, out=pointer[1:])
-    return CohortPlan(rows[: pointer[-1]], pointer, edge_slots, slots)
+    first_target = np.cumsum(graphs.own_counts) - graphs.own_counts
+
+    def run(first: int, last: int) -> None:
+        _plan(
+            graphs.items, graphs.pointer, graphs.own_counts, graphs.num_items, keys, shared, counts, bounds, first_target,
+            first, last, rows, edge_slots, slots, used,
+        )  # fmt: skip
+
+    if not shared:
+        # Draws with replacement: how many rows a user touches is known only afterwards, so users go one after the other.
+        run(0, graphs.num_users)
+        return CohortPlan(rows[: used.sum()], np.concatenate([[0], np.cumsum(used)]).astype(np.int64), edge_slots, slots)
+    step = max(_USERS_PER_TASK, -(-graphs.num_users // (4 * threads)))
+    tasks = range(0, graphs.num_users, step)
+    in_parallel(lambda first: run(first, min(first + step, graphs.num_users)), tasks, threads)
+    return CohortPlan(rows, bounds, edge_slots, slots)
 
 
 @compiled
@@ -76,6 +91,9 @@ def _plan(
     shared: bool,
     counts: Any,
     bounds: Any,
+    first_target: Any,
+    first_user: int,
+    last_user: int,
     rows: Any,
     edge_slots: Any,
     slots: Any,
@@ -86,9 +104,8 @@ def _plan(
     words = marks.view(np.uint64)
     place = np.empty(num_items, np.int64)
     drawn = np.empty(max(1, counts.max()) if counts.shape[0] > 0 else 1, np.int64)
-    position = 0
-    target = 0
-    for u in range(own_counts.shape[0]):
+    position = bounds[first_user] if first_user < last_user else 0
+    for u in range(first_user, last_user):
         for q in range(pointer[u], pointer[u + 1]):
             marks[items[q]] = 1
         count = counts[u]
@@ -100,7 +117,7 @@ def _plan(
             while made < count:
                 value = stream_value(keys[u], index) >> np.uint64(32)
                 index += np.uint64(1)
-                item = np.int64((value * np.uint64(num_items)) >> np.uint64(32))
+                item: Any = np.int64((value * np.uint64(num_items)) >> np.uint64(32))
                 if marks[item] != 1:
                     marks[item] = 2
                     drawn[made] = item
@@ -124,5 +141,4 @@ def _plan(
         if not shared:
             width = slots.shape[1]
             for j in range(count):
-                slots[target + j // width, j % width] = place[drawn[j]]
-            target += own_counts[u]
+                slots[first_target[u] + j // width, j % width] = place[drawn[j]]

@@ -83,18 +83,13 @@ def train_cohort(
     device : `cpu` or `cuda`. threads : for the compiled step.
     deviations : each user's D_i, current, where beta < 1.
     """
-    plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives)
+    plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives, threads)
     simple = config.local_optimizer == "sgd" and config.negatives == "shared" and deviations is None
     if simple and device == "cpu":
         return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
-    if deviations is None:
-        local = item_table[plan.rows]
-    else:
-        local = local_rows(item_table, plan.rows, plan.pointer, deviations)
+    local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
     result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
-    return LocalUpdates(
-        plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts
-    )
+    return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
 
 
 def can_train(graphs: LocalGraphs) -> NDArray[np.bool_]:

@@ -10,12 +10,26 @@ w_l = ||E_l||^(-a) / Z are the norm weights that everybody computes from the pub
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fastpfrec_flwr.compiling import compiled
+
 NORM_FLOOR = 1e-3
+
+
+@compiled
+def _row_norms(rows: Any, norms: Any) -> None:
+    for t in range(rows.shape[0]):
+        square = 0.0
+        for c in range(rows.shape[1]):
+            square += np.float64(rows[t, c]) * np.float64(rows[t, c])
+        norms[t] = math.sqrt(square)
 
 
 def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
@@ -35,9 +49,12 @@ def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np
     """
     if exponent == 0:
         return np.ones(len(item_table), np.float32)
-    norms = np.sqrt(np.einsum("ij,ij->i", item_table, item_table, dtype=np.float64)) + NORM_FLOOR
+    norms = np.empty(len(item_table))
+    _row_norms(item_table, norms)
+    norms += NORM_FLOOR
     scale = (norms ** (1.0 - exponent)).sum() / norms.sum()
-    return (norms ** (-exponent) / scale).astype(np.float32)
+    weights: NDArray[np.float32] = (norms ** (-exponent) / scale).astype(np.float32)
+    return weights
 
 
 def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:

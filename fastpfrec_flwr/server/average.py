@@ -59,8 +59,9 @@ def healthy_nodes(
 
 
 @compiled
-def _add_rows(rows: Any, values: Any, factor: float, total: Any) -> None:
-    for t in range(rows.shape[0]):
+def _add_rows(rows: Any, values: Any, factor: float, first: int, last: int, total: Any) -> None:
+    """Add factor * values to the rows of `total` between `first` and `last`."""
+    for t in range(np.searchsorted(rows, first), np.searchsorted(rows, last)):
         out = total[rows[t]]
         for c in range(values.shape[1]):
             out[c] += factor * values[t, c]
@@ -96,17 +97,19 @@ def average_nodes(
     share = 1.0 / len(means)
     variances = np.zeros(num_items)
     for mean in means:
-        _add_rows(mean.rows, mean.values, share, total)
         if mean.cover_scale > 0:
             each = 2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2
             variances += each * mean.clients
             variances[mean.rows] -= each * mean.touched_by
-    if variances.any():
-        deviations = np.sqrt(np.maximum(variances, 0.0))
+    deviations = np.sqrt(np.maximum(variances, 0.0))
+    covered = bool(variances.any())
 
-        def run(first: int) -> None:
-            key = np.uint64(stream_key(seed, "cover", server_round, first))
-            _add_cover(key, deviations, first, min(first + _ROWS_PER_TASK, num_items), total)
+    def run(first: int) -> None:
+        last = min(first + _ROWS_PER_TASK, num_items)
+        for mean in means:
+            _add_rows(mean.rows, mean.values, share, first, last, total)
+        if covered:
+            _add_cover(np.uint64(stream_key(seed, "cover", server_round, first)), deviations, first, last, total)
 
-        in_parallel(run, range(0, num_items, _ROWS_PER_TASK), threads)
+    in_parallel(run, range(0, num_items, _ROWS_PER_TASK), threads)
     return total

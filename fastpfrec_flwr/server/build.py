@@ -34,4 +34,4 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
 
 def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: int = 1) -> FastPFRec:
     """The strategy with its parts."""
-    return FastPFRec(config, build_tier(config, threads), build_step(config), folder, threads)
+    return FastPFRec(config, build_tier(config, threads), build_step(config, threads), folder, threads)

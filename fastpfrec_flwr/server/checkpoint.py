@@ -54,7 +54,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "config": checkpoint.config,
     }
     buffer = io.BytesIO()
-    arrays = {
+    arrays: dict[str, Any] = {
         "item_table": state.item_table,
         "first_moment": state.first_moment,
         "second_moment": state.second_moment,
@@ -83,7 +83,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
             state = ServerState(
                 arrays["item_table"], arrays["first_moment"], arrays["second_moment"], int(meta["steps"])
             )
-            best = arrays["best_table"] if "best_table" in arrays else None
+            best = arrays.get("best_table")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
         if isinstance(error, ConfigError):
             raise

@@ -9,10 +9,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.randomness import derive_generator
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.99, 1e-4
+_ROWS_PER_TASK = 4096
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class RowAdamStep:
     unit_rows: bool
     schedule: str
     num_rounds: int
+    threads: int = 1
 
     def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
         """See `ServerStep`."""
@@ -80,16 +84,29 @@ class RowAdamStep:
             state.second_moment.copy(),
         )
         size = self.blend_weight * scheduled(self.learning_rate, self.schedule, server_round, self.num_rounds)
-        _row_adam(table, first, second, change, size, 1 - BETA_1**steps, 1 - BETA_2**steps)
+
+        def run(start: int) -> None:
+            stop = min(start + _ROWS_PER_TASK, len(table))
+            _row_adam(table, first, second, change, size, 1 - BETA_1**steps, 1 - BETA_2**steps, start, stop)
+
+        in_parallel(run, range(0, len(table), _ROWS_PER_TASK), self.threads)
         return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps)
 
 
 @compiled
 def _row_adam(
-    table: Any, first: Any, second: Any, change: Any, size: float, correct_first: float, correct_second: float
+    table: Any,
+    first: Any,
+    second: Any,
+    change: Any,
+    size: float,
+    correct_first: float,
+    correct_second: float,
+    start: int,
+    stop: int,
 ) -> None:
     k = table.shape[1]
-    for t in range(table.shape[0]):
+    for t in range(start, stop):
         square = 0.0
         for c in range(k):
             square += change[t, c] * change[t, c]
@@ -110,22 +127,26 @@ def scheduled(learning_rate: float, schedule: str, server_round: int, num_rounds
 
 def _to_unit(table: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.sqrt(np.einsum("ij,ij->i", table, table))
-    return table / np.maximum(norms, np.float32(1e-12))[:, None]
+    unit: NDArray[np.float32] = table / np.maximum(norms, np.float32(1e-12))[:, None]
+    return unit
 
 
 def initial_table(num_items: int, embedding_dim: int, config: RunConfig) -> NDArray[np.float32]:
     """E of round 0: N(0, init-scale^2), at unit length where rows are kept so."""
-    from fastpfrec_flwr.randomness import derive_generator
-
     generator = derive_generator(config.seed, "item-table")
     table = generator.normal(0.0, config.init_scale, (num_items, embedding_dim)).astype(np.float32)
     return _to_unit(table) if config.unit_rows else table
 
 
-def build_step(config: RunConfig) -> ServerStep:
+def build_step(config: RunConfig, threads: int = 1) -> ServerStep:
     """The server step that the configuration asks for."""
     if config.server_step == "average":
         return AverageStep(config.blend_weight, config.unit_rows)
     return RowAdamStep(
-        config.server_learning_rate, config.blend_weight, config.unit_rows, config.server_schedule, config.num_rounds
+        config.server_learning_rate,
+        config.blend_weight,
+        config.unit_rows,
+        config.server_schedule,
+        config.num_rounds,
+        threads,
     )

@@ -125,7 +125,13 @@ class FastPFRec(Strategy):
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(
-                    reply, server_round, most, *table.shape, 0.0 if self._nodes.deployed else self._cover_scale
+                    reply,
+                    server_round,
+                    most,
+                    len(table),
+                    table.shape[1],
+                    0.0 if self._nodes.deployed else self._cover_scale,
+                    self._threads,
                 )
             except RefusedError as error:
                 refused.append(str(error))
@@ -172,7 +178,7 @@ class FastPFRec(Strategy):
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         if means:
-            change = average_nodes(means, *table.shape, config.seed, server_round, self._threads)
+            change = average_nodes(means, len(table), table.shape[1], config.seed, server_round, self._threads)
             self._state = self._step.apply(self.state, change, server_round)
         positives = sum(report.positives for report in reports)
         self.outcome = RoundOutcome(
