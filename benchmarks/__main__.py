@@ -72,7 +72,7 @@ def round_cost(
 
     figures = []
     with contextlib.ExitStack() as stack:
-        runs = []
+        runs: list[Any] = []
         for data_set in data_sets.split(","):
             for count in (int(c) for c in clients.split(",")):
                 config = configuration(data_set, data_dir, clients_per_round=count)

@@ -113,7 +113,9 @@ def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:
 def simulate(
     run_config: Settings = None,
     num_supernodes: Annotated[int, typer.Option(help="Simulated SuperNodes; the figures do not depend on it.")] = 2,
-    output_dir: Annotated[str, typer.Option(help="The run folder; empty: a new one under the user's data folder.")] = "",
+    output_dir: Annotated[
+        str, typer.Option(help="The run folder; empty: a new one under the user's data folder.")
+    ] = "",
     data_dir: DataDir = "",
 ) -> None:
     """Run the app that `flwr run` runs, in this process: same keys, same figures bit for bit."""

@@ -31,7 +31,9 @@ def merge_options(options: Iterable[str], defaults: Mapping[str, Any]) -> dict[s
     values = dict(defaults)
     for option in options:
         text = option.strip()
-        values.update(_read_file(Path(text).expanduser()) if text.endswith(".toml") and "=" not in text else _pairs(text))
+        values.update(
+            _read_file(Path(text).expanduser()) if text.endswith(".toml") and "=" not in text else _pairs(text)
+        )
     return values
 
 
