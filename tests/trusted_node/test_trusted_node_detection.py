@@ -1,0 +1,298 @@
+"""What a trusted node sees of a misbehaving client, and how often it suspects an honest one."""
+
+import numpy as np
+import pytest
+
+from fastpfrec_flwr.draws import fill_laplace
+from fastpfrec_flwr.privacy.clipping import clip_joint
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+from fastpfrec_flwr.trusted_node.detection import (
+    AbsoluteCheck,
+    ClientsCheck,
+    Distances,
+    NoCheck,
+    PaperCheck,
+    beyond_clip,
+    robust_z_scores,
+    upload_distances,
+)
+
+
+def noiseless(*distances):
+    distances = np.array(distances, np.float64)
+    return Distances(distances**2, np.zeros(len(distances)), np.zeros(len(distances)))
+
+
+# ---- robust z by hand ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("distances", "scores"),
+    [
+        # median 3, deviations 2 1 0 1 7, MAD 1
+        ([1, 2, 3, 4, 10], [-2 * 0.6745, -0.6745, 0, 0.6745, 7 * 0.6745]),
+        # median 2.5, deviations 1.5 .5 .5 1.5, MAD 1
+        ([1, 2, 3, 4], [-1.5 * 0.6745, -0.5 * 0.6745, 0.5 * 0.6745, 1.5 * 0.6745]),
+        ([5], [0]),
+        ([0, 0, 0], [0, 0, 0]),
+        # more than half agree: MAD 0
+        ([2, 2, 2, 3, 1], [0, 0, 0, np.inf, -np.inf]),
+    ],
+)
+def test_scores_by_hand(distances, scores):
+    np.testing.assert_allclose(robust_z_scores(np.array(distances, float)), scores, rtol=1e-12)
+
+
+def test_resolution_is_a_floor_of_the_spread():
+    """MAD 0 with resolution 2: z = .6745 (d - median) / (.6745 2)."""
+    np.testing.assert_allclose(robust_z_scores(np.array([0, 0, 0, 7.0]), 2.0), [0, 0, 0, 3.5])
+    # MAD 1 exceeds .6745 times 1: no effect.
+    np.testing.assert_allclose(robust_z_scores(np.array([1, 2, 3, 4, 10.0]), 1.0)[-1], 7 * 0.6745)
+
+
+@pytest.mark.parametrize("bad", [[], [1, np.nan], [np.inf, 1, 2]])
+def test_distances_must_be_finite_and_some(bad):
+    with pytest.raises(ValueError, match="finite"):
+        robust_z_scores(np.array(bad, float))
+
+
+def test_scores_do_not_depend_on_unit_or_order():
+    distances = np.random.default_rng(0).lognormal(size=31)
+    order = np.random.default_rng(1).permutation(31)
+    scores = robust_z_scores(distances)
+    np.testing.assert_allclose(robust_z_scores(1e6 * distances), scores, rtol=1e-9)
+    np.testing.assert_array_equal(robust_z_scores(distances[order]), scores[order])
+
+
+# ---- how often the rule suspects the honest --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("clients", "rate"), [(5, 0.054), (10, 0.016), (20, 0.0067), (50, 0.0019)])
+def test_false_positives_on_gaussian_distances(clients, rate):
+    draws = 10 + np.random.default_rng(clients).normal(size=(100_000 // clients, clients))
+    flagged = np.mean([np.abs(robust_z_scores(row)) > 3.5 for row in draws])
+    # 4 standard errors, flags of a node being correlated a little, and the rounding of the stated figure.
+    assert abs(flagged - rate) < 6 * np.sqrt(rate / 100_000) + 0.02 * rate
+
+
+def test_false_positives_on_lognormal_distances():
+    """Users differ in activity: the plain distance suspects 6 % of the honest, its logarithm .65 %."""
+    draws = np.exp(0.8 * np.random.default_rng(3).normal(size=(8000, 25)))
+    plain = np.mean([np.abs(robust_z_scores(row)) > 3.5 for row in draws])
+    logs = np.mean([np.abs(robust_z_scores(np.log(row))) > 3.5 for row in draws])
+    assert 0.05 < plain < 0.075
+    assert 0.003 < logs < 0.009
+    checked = np.mean([ClientsCheck(3.5, 0.5).examine(noiseless(*row)).outliers for row in draws])
+    assert checked < 0.006  # one-sided
+
+
+# ---- noise-corrected distances ---------------------------------------------------------------------------------------
+
+ITEMS, K, SCALE = 500, 32, 0.1
+
+
+def uploads_of(changes, key):
+    """Noised changes (clients, rows, k) end to end, with their pointer."""
+    clients, rows, k = changes.shape
+    values = changes.astype(np.float32).reshape(-1)
+    noise = np.empty_like(values)
+    fill_laplace(np.uint64(stream_key(key)), SCALE, noise)
+    return (values + noise).reshape(-1, k), np.arange(clients + 1, dtype=np.int64) * rows
+
+
+def norm_keys(clients, key=5):
+    return user_stream_keys(key, np.arange(clients))
+
+
+@pytest.mark.parametrize("touched", [ITEMS, 40])
+def test_correction_recovers_the_norm_under_dense_noise(touched):
+    """Whole noised tables, or touched rows with the norm of the cover drawn: both give the true norm back.
+
+    Standard error of d^2: sqrt(20 lambda^4 m + 8 lambda^2 |change|^2) = 5.7 and 3.4 at |change| = 12, over 250 clients.
+    """
+    clients, norm = 250, 12.0
+    changes = np.random.default_rng(0).normal(size=(clients, touched, K))
+    changes *= norm / np.linalg.norm(changes, axis=(1, 2), keepdims=True)
+    values, pointer = uploads_of(changes, 4)
+    cover = SCALE if touched < ITEMS else 0.0
+    distances = upload_distances(values, pointer, SCALE, cover, ITEMS, norm_keys(clients))
+    m = ITEMS * K
+    np.testing.assert_allclose(distances.noise_mean, 2 * SCALE**2 * m)
+    np.testing.assert_allclose(distances.noise_sd, np.sqrt(20 * SCALE**4 * m))
+    spread = np.sqrt(20 * SCALE**4 * m + 8 * SCALE**2 * norm**2)
+    excess = distances.squared - distances.noise_mean - norm**2
+    assert abs(excess.mean()) < 4 * spread / np.sqrt(clients)
+    np.testing.assert_allclose(excess.std(), spread, rtol=0.2)
+    assert abs(np.median(distances.corrected) - norm) < 0.15
+    assert distances.resolution == pytest.approx((20 * SCALE**4 * m) ** 0.25)
+
+
+def test_sparse_uploads_are_corrected_by_their_own_rows():
+    values, pointer = uploads_of(np.zeros((4, 6, K)), 9)
+    pointer = np.array([0, 2, 10, 24])
+    distances = upload_distances(values, pointer, SCALE, 0.0, ITEMS, norm_keys(3))
+    np.testing.assert_allclose(distances.noise_mean, 2 * SCALE**2 * K * np.array([2, 8, 14]))
+    squares = (values.astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(distances.squared, [squares[:2].sum(), squares[2:10].sum(), squares[10:].sum()], rtol=1e-6)
+
+
+def test_without_noise_the_distance_is_the_norm():
+    values = np.array([[3, 4], [0, 0], [6, 8]], np.float32)
+    distances = upload_distances(values, np.array([0, 1, 2, 3]), 0.0, 0.0, 10, norm_keys(3))
+    np.testing.assert_array_equal(distances.corrected, [5, 0, 10])
+    assert distances.resolution == 0
+
+
+# ---- the checks ------------------------------------------------------------------------------------------------------
+
+HONEST = [9, 10, 11, 10.5, 9.5, 10.2, 9.8]
+CHECKS = {
+    "none": NoCheck(),
+    "paper": PaperCheck(3.5, 0.25),
+    "clients": ClientsCheck(3.5, 0.4),
+    "clients with clip": ClientsCheck(3.5, 0.4, 12.0),
+    "absolute": AbsoluteCheck(12.0, 0.4),
+}
+EVERYBODY = "everybody"
+# scenario -> distances, and per check who is out (EVERYBODY: the node is isolated)
+SCENARIOS = {
+    "all honest": (HONEST, {name: [] for name in CHECKS}),
+    "one client": ([10], {name: [] for name in CHECKS}),
+    "one client alone, far beyond the clip": (
+        [900],
+        {"none": [], "paper": [], "clients": [], "clients with clip": EVERYBODY, "absolute": EVERYBODY},
+    ),
+    "two clients that differ": ([1, 10], {name: [] for name in CHECKS}),
+    "all identical": ([10] * 6, {name: [] for name in CHECKS}),
+    "everything zero": ([0] * 6, {name: [] for name in CHECKS}),
+    "one attacker in eight": (
+        [*HONEST, 100],
+        {"none": [], "paper": [], "clients": [7], "clients with clip": [7], "absolute": [7]},
+    ),
+    "30 % noise attackers": (
+        [*HONEST, 100, 120, 90],
+        {"none": [], "paper": EVERYBODY, "clients": [7, 8, 9], "clients with clip": [7, 8, 9], "absolute": [7, 8, 9]},
+    ),
+    "attackers above nu": (
+        [10, 10.5, 9.5, 10.2, 9.8, 9.9, 100, 200, 300, 400, 500],
+        {"none": [], "paper": EVERYBODY, "clients": EVERYBODY, "clients with clip": EVERYBODY, "absolute": EVERYBODY},
+    ),
+    "an attacker majority hides from the median, not from the clip": (
+        [10, 9, 100, 101, 102, 103, 99],
+        {"none": [], "paper": EVERYBODY, "clients": [], "clients with clip": EVERYBODY, "absolute": EVERYBODY},
+    ),
+    "small changes harm nobody": (
+        [*HONEST, 0.01],
+        {"none": [], "paper": [], "clients": [], "clients with clip": [], "absolute": []},
+    ),
+    "just beyond the clip": ([*HONEST, 12.1], {"none": [], "paper": [], "clients": [], "clients with clip": [7], "absolute": [7]}),
+    "at the clip": ([*HONEST, 12.0], {"none": [], "paper": [], "clients": [], "clients with clip": [], "absolute": []}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenarios(scenario, check):
+    distances, expected = SCENARIOS[scenario]
+    verdict = CHECKS[check].examine(noiseless(*distances))
+    assert verdict.outliers.dtype == np.bool_
+    assert verdict.outliers.shape == (len(distances),)
+    if expected[check] == EVERYBODY:
+        assert verdict.node_isolated
+        assert verdict.outliers.all()
+    else:
+        assert not verdict.node_isolated
+        assert np.flatnonzero(verdict.outliers).tolist() == expected[check]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_order_decides_nothing(check):
+    for distances, _ in SCENARIOS.values():
+        order = np.random.default_rng(2).permutation(len(distances))
+        straight = CHECKS[check].examine(noiseless(*distances))
+        mixed = CHECKS[check].examine(noiseless(*np.array(distances)[order]))
+        np.testing.assert_array_equal(mixed.outliers, straight.outliers[order])
+        assert mixed.node_isolated == straight.node_isolated
+
+
+def test_exactly_nu_isolates_no_node():
+    verdict = AbsoluteCheck(1.0, 0.5).examine(noiseless(0.5, 0.5, 9, 9))
+    assert not verdict.node_isolated
+    assert verdict.outliers.tolist() == [False, False, True, True]
+    assert PaperCheck(3.5, 0.25).examine(noiseless(10, 10.1, 9.9, 50)).node_isolated is False
+
+
+def dense_round(norms, key):
+    """Distances of simulated dense uploads with changes of these norms on 30 rows."""
+    touched = 30
+    changes = np.random.default_rng(key).normal(size=(len(norms), touched, K))
+    changes *= (np.asarray(norms) / np.linalg.norm(changes, axis=(1, 2)))[:, None, None]
+    values, pointer = uploads_of(changes, key)
+    return upload_distances(values, pointer, SCALE, SCALE, ITEMS, norm_keys(len(norms), key))
+
+
+def test_thirty_percent_noise_attackers_under_dense_noise():
+    """Honest lognormal changes clipped to 20, attackers that add normal noise of sd 1 to 30 rows (norm about 31) or more."""
+    check = ClientsCheck(3.5, 0.5, 20.0)
+    caught = wrongly = 0
+    for round_ in range(40):
+        generator = np.random.default_rng(round_)
+        honest = np.minimum(8 * np.exp(0.5 * generator.normal(size=18)), 20)
+        attackers = generator.uniform(31, 150, size=7)
+        verdict = check.examine(dense_round([*honest, *attackers], round_))
+        caught += verdict.outliers[18:].sum()
+        wrongly += verdict.outliers[:18].sum()
+    assert caught == 40 * 7
+    assert wrongly <= 0.01 * 40 * 18
+
+
+@pytest.mark.parametrize("norm", [0.0, 0.1, 1.0, 2.4, 5.0, 20.0])
+@pytest.mark.parametrize("check", [ClientsCheck(3.5, 0.5), PaperCheck(3.5, 0.5)])
+def test_noise_around_equal_changes_is_no_attack(norm, check):
+    """Resolution here is 2.4. Below it corrected distances are mostly zero; nobody is suspected for the rest of them."""
+    flags = [check.examine(dense_round(np.full(25, norm), 100 + i)).outliers.mean() for i in range(30)]
+    assert np.mean(flags) < 0.01
+
+
+def test_who_stands_out_of_the_noise_is_seen_although_honest_changes_do_not():
+    for i in range(20):
+        verdict = ClientsCheck(3.5, 0.5).examine(dense_round([*np.full(21, 0.5), *np.full(4, 200.0)], i))
+        assert np.flatnonzero(verdict.outliers).tolist() == list(range(21, 25))
+
+
+# ---- what the clip allows --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clip", [0.5, 5.0, 20.0])
+@pytest.mark.parametrize(("touched", "cover"), [(30, SCALE), (30, 0.0), (ITEMS, 0.0), (3, 0.0)])
+def test_honest_clients_at_the_clip_are_never_beyond_it(clip, touched, cover):
+    """The worst honest client stands exactly at the clip; 4 sd of a sum of many terms: at most about 1 in 10,000."""
+    clients = 2000 if touched == 30 else 300
+    generator = np.random.default_rng(touched)
+    changes = generator.normal(size=(clients, touched, K)).astype(np.float32)
+    changes *= 100 * clip
+    for change in changes:
+        clip_joint(change, clip, False)
+    values, pointer = uploads_of(changes, 21)
+    distances = upload_distances(values, pointer, SCALE, cover, ITEMS, norm_keys(clients))
+    # Small uploads keep the heavy tail of a few squared Laplace draws.
+    assert beyond_clip(distances, clip).mean() <= (0.004 if touched == 3 else 0.0015)
+    bound = distances.noise_mean + clip**2
+    spread = np.sqrt(distances.noise_sd**2 + 8 * SCALE**2 * clip**2)
+    standard = (distances.squared - bound) / spread
+    # The stated variance, noise plus cross term, is the true one.
+    np.testing.assert_allclose(standard.std(), 1, atol=0.12)
+    assert abs(standard.mean()) < 0.25
+
+
+@pytest.mark.parametrize(("touched", "cover"), [(30, SCALE), (30, 0.0)])
+def test_what_exceeds_the_clip_is_caught(touched, cover):
+    clients, clip = 300, 10.0
+    changes = np.random.default_rng(1).normal(size=(clients, touched, K))
+    changes *= 3 * clip / np.linalg.norm(changes, axis=(1, 2), keepdims=True)
+    values, pointer = uploads_of(changes, 22)
+    assert beyond_clip(upload_distances(values, pointer, SCALE, cover, ITEMS, norm_keys(clients)), clip).all()
+
+
+def test_without_noise_the_clip_is_the_bound():
+    np.testing.assert_array_equal(beyond_clip(noiseless(0, 9.999, 10.0, 10.001, 11), 10.0), [False, False, False, True, True])
