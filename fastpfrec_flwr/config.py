@@ -134,6 +134,11 @@ class RunConfig(BaseModel):
                 "a device's own deviation would leave the unit sphere",
             ),
             (
+                self.popularity_weight > 0 and self.blend_weight < 1,
+                f"blend-weight must be 1.0 with popularity-weight > 0, got {self.blend_weight}: "
+                "a count is sent once, a deviation would send it again",
+            ),
+            (
                 self.check == "absolute" and self.clip_norm == 0,
                 "clip-norm must be > 0 with check = 'absolute': its bound is the clip; set clip-norm or use check = 'clients'",
             ),
@@ -162,6 +167,16 @@ class RunConfig(BaseModel):
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
+
+    @property
+    def counted(self) -> bool:
+        """Whether uploads carry one more column: the count of a user's own items, sent in its first round."""
+        return self.popularity_weight > 0
+
+    @property
+    def upload_width(self) -> int:
+        """Columns of an upload: k, and the count's."""
+        return self.embedding_dim + self.counted
 
     @property
     def effective_noise_scale(self) -> float:

@@ -275,9 +275,12 @@ def encode_done() -> RecordDict:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def encode_model(item_table: NDArray[np.float32]) -> ArrayRecord:
-    """The table as all messages of a round carry it: encoded once, shared by them."""
-    return ArrayRecord({"item-table": encode_array(item_table)})
+def encode_model(item_table: NDArray[np.float32], item_counts: NDArray[np.float64] | None = None) -> ArrayRecord:
+    """The table (and the items' counts, if there are any) as all messages of a round carry it: encoded once."""
+    arrays = {"item-table": encode_array(item_table)}
+    if item_counts is not None:
+        arrays["item-counts"] = encode_array(item_counts.astype(np.float32))
+    return ArrayRecord(arrays)
 
 
 def encode_train(model: ArrayRecord, order: Order) -> RecordDict:
@@ -288,8 +291,15 @@ def encode_train(model: ArrayRecord, order: Order) -> RecordDict:
 def decode_train(content: RecordDict, embedding_dim: int) -> tuple[NDArray[np.float32], Order]:
     """Read what `encode_train` wrote: table (items, k) and order."""
     model = _record(content, "model", ArrayRecord)
-    _exact_keys(model, {"item-table"}, "model")
+    _exact_keys(model, {"item-table", *(set(model) & {"item-counts"})}, "model")
     return decode_array(model["item-table"], "item-table", "float32", (None, embedding_dim)), _decode_order(content)
+
+
+def decode_item_counts(content: RecordDict, num_items: int) -> NDArray[np.float32]:
+    """(items,) noised users per item that a model record carries."""
+    model = _record(content, "model", ArrayRecord)
+    _exact_keys(model, {"item-table", "item-counts"}, "model")
+    return decode_array(model["item-counts"], "item-counts", "float32", (num_items,))
 
 
 @dataclass(frozen=True)

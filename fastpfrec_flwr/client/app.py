@@ -105,7 +105,8 @@ def evaluate(message: Message, context: Context) -> Message:
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
-        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts))
+        counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
+        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts, counts))
 
     return _reply(message, context, answer)
 
@@ -197,7 +198,7 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
 
 def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
     """The privacy mechanism that the configuration asks for."""
-    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1")
+    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted)
     if config.noise == "none":
         return NoNoise(clip)
     return LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,13 @@ from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.evaluation.metrics import MetricSums, metric_sums
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
-from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.evaluation.rows import Rows, RowsLike, entries_of
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.fastgnn import norm_weights
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
-from fastpfrec_flwr.model.scoring import inference_user_vectors
+from fastpfrec_flwr.model.scoring import inference_user_vectors, popularity_bias
 from fastpfrec_flwr.parallel import one_thread_products
-from fastpfrec_flwr.privacy.mechanism import Mechanism, PrivatizedUploads
+from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT, Mechanism, PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 
 
@@ -84,6 +84,8 @@ class Node:
         kept = None
         if deviations is not None:
             updates, kept = self._whole_changes(updates, deviations, order.server_round)
+        if self.config.counted:
+            updates = self._with_counts(updates, history, drawn)
         uploads = self.mechanism.privatize(
             updates,
             self._keys("nonce", order, users),
@@ -101,8 +103,20 @@ class Node:
             int(updates.own_counts.sum()) if asked else 0,
         )
 
-    def evaluate(self, table: NDArray[np.float32], order: Order, parts: list[str]) -> dict[str, MetricSums]:
-        """Rank every user's unseen items and add up the metrics; masked is what the user has seen before `part`."""
+    def evaluate(
+        self,
+        table: NDArray[np.float32],
+        order: Order,
+        parts: list[str],
+        item_counts: NDArray[np.float32] | None = None,
+    ) -> dict[str, MetricSums]:
+        """Rank every user's unseen items and add up the metrics; masked is what the user has seen before `part`.
+
+        Parameters
+        ----------
+        item_counts : (items,) noised users per item, where popularity has a say.
+        """
+        bias = None if item_counts is None else popularity_bias(item_counts, self.config.popularity_weight)
         history = self._history(order.phase)
         users = self.shard.users
         private = self.state.vectors(users, self._initial_vectors(users))
@@ -127,11 +141,12 @@ class Node:
                 top = rank_top_k(
                     vectors[asked],
                     table,
-                    [Rows(mask.items, mask.starts[asked], mask.ends[asked]) for mask in masks],
+                    [_own_rows(mask, asked) for mask in masks],
+                    item_bias=bias,
                     device=self.device,
                     threads=self.threads,
                 )
-            sums[part] = metric_sums(top, Rows(truth.items, truth.starts[asked], truth.ends[asked]))
+            sums[part] = metric_sums(top, _own_rows(truth, asked))
         return sums
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
@@ -184,6 +199,17 @@ class Node:
             for deviation in self.state.deviations(users)
         ]
 
+    def _with_counts(self, updates: LocalUpdates, history: Rows, positions: NDArray[np.int64]) -> LocalUpdates:
+        """One more column: `COUNT_UNIT` on a user's own items in the first round that it trains, zero otherwise."""
+        trained = self.state.known(self.shard.users[positions])
+        counts = np.zeros((len(updates.rows), 1), np.float32)
+        for j, position in enumerate(positions):
+            if not trained[j]:
+                start, stop = updates.pointer[j], updates.pointer[j + 1]
+                own = history.items[history.starts[position] : history.ends[position]]
+                counts[start:stop, 0] = COUNT_UNIT * np.isin(updates.rows[start:stop], own, assume_unique=True)
+        return replace(updates, changes=np.hstack([updates.changes, counts]))
+
     def _whole_changes(
         self, updates: LocalUpdates, deviations: list[Deviation], server_round: int
     ) -> tuple[LocalUpdates, list[Deviation]]:
@@ -205,6 +231,14 @@ class Node:
             updates.own_counts,
         )
         return whole, [after_round(each, server_round, self.config.blend_weight) for each in trained]
+
+
+def _own_rows(rows: RowsLike, positions: NDArray[np.int64]) -> Rows:
+    """Copy these users' rows alone: the ranking checks every item that it is given, and nobody else's may be read."""
+    starts, ends = rows.starts[positions], rows.ends[positions]
+    _, items = entries_of(Rows(rows.items, starts, ends))
+    bounds = np.cumsum(ends - starts)
+    return Rows(items, bounds - (ends - starts), bounds)
 
 
 @compiled

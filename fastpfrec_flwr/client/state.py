@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +90,17 @@ class ClientState:
                 found[place[user]] = self._vector(user, vector)
         return found
 
+    def known(self, users: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """(users,) whether a user has trained before."""
+        found = {user for (user,) in self._of(users, "SELECT user FROM users WHERE user IN")}
+        return np.array([int(user) in found for user in users], np.bool_)
+
     def _vector(self, user: int, blob: bytes) -> NDArray[np.float32]:
         if len(blob) != 4 * self._k:
             raise StateError(f"{self._path}: user {user} has a vector of {len(blob) // 4} dimensions, not {self._k}")
         return np.frombuffer(blob, np.float32)
 
-    def _of(self, users: NDArray[np.int64], select: str) -> Iterator[tuple[int, bytes]]:
+    def _of(self, users: NDArray[np.int64], select: str) -> Iterator[tuple[Any, ...]]:
         for first in range(0, len(users), _MAX_PARAMETERS):
             part = [int(user) for user in users[first : first + _MAX_PARAMETERS]]
             yield from self._connection.execute(f"{select} ({','.join('?' * len(part))})", part)

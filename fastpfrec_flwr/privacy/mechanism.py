@@ -12,6 +12,8 @@ from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.privacy.clipping import clip_joint, clip_rows
 from fastpfrec_flwr.privacy.noise import add_seeded_laplace, add_system_laplace, round_to_grid
 
+# One own item in the count column: large against the noise that the sum over all clients and rounds collects.
+COUNT_UNIT = 32.0
 _SEAL = object()
 # Users per task: their rows should still be in the cache when the noise follows the clip.
 _USERS_PER_TASK = 4
@@ -57,14 +59,21 @@ class PrivatizedUploads:
 
 @dataclass(frozen=True)
 class Clip:
-    """Bounds of one upload: each row's L2 norm, then the whole upload's L2 or L1 norm; 0 is no bound."""
+    """Bounds of one upload: each row's L2 norm, then the whole upload's L2 or L1 norm; 0 is no bound.
+
+    With `counted` the last column is not a change but a count of own items in units of `COUNT_UNIT`; it has a bound of its own.
+    """
 
     row_bound: float
     joint_bound: float
     l1: bool = False
+    counted: bool = False
 
     def apply(self, values: NDArray[np.float32]) -> None:
         """Clip one client's change ((rows, k) float32) in place; rows that are not finite become zero."""
+        if self.counted:
+            counts, values = values[:, -1], values[:, :-1]
+            counts[:] = np.clip(np.nan_to_num(counts), 0.0, COUNT_UNIT)
         clip_rows(values, self.row_bound)
         clip_joint(values, self.joint_bound, self.l1)
 

@@ -60,6 +60,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "second_moment": state.second_moment,
         "meta": np.frombuffer(json.dumps(meta).encode(), np.uint8),
     }
+    if state.item_counts is not None:
+        arrays["item_counts"] = state.item_counts
     if checkpoint.best_table is not None:
         arrays["best_table"] = checkpoint.best_table
     np.savez(buffer, allow_pickle=False, **arrays)
@@ -81,7 +83,11 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
             if meta["format"] != FORMAT:
                 raise ConfigError(f"resume-from: {path} has format {meta['format']}, this version reads {FORMAT}")
             state = ServerState(
-                arrays["item_table"], arrays["first_moment"], arrays["second_moment"], int(meta["steps"])
+                arrays["item_table"],
+                arrays["first_moment"],
+                arrays["second_moment"],
+                int(meta["steps"]),
+                arrays["item_counts"] if "item_counts" in arrays else None,
             )
             best = arrays.get("best_table")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

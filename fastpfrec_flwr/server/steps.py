@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,12 +26,14 @@ class ServerState:
     ----------
     item_table : (items, k) float32, E. first_moment : (items, k) float32, m. second_moment : (items,) float32, v.
     steps : server steps taken (rounds that had something healthy to average).
+    item_counts : (items,) noised users per item so far, where clients send them.
     """
 
     item_table: NDArray[np.float32]
     first_moment: NDArray[np.float32]
     second_moment: NDArray[np.float32]
     steps: int
+    item_counts: NDArray[np.float64] | None = None
 
     @staticmethod
     def start(item_table: NDArray[np.float32]) -> ServerState:
@@ -56,9 +58,7 @@ class AverageStep:
     def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
         """See `ServerStep`."""
         table = (state.item_table + self.blend_weight * change).astype(np.float32)
-        return ServerState(
-            _to_unit(table) if self.unit_rows else table, state.first_moment, state.second_moment, state.steps + 1
-        )
+        return replace(state, item_table=_to_unit(table) if self.unit_rows else table, steps=state.steps + 1)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class RowAdamStep:
             _row_adam(table, first, second, change, size, 1 - BETA_1**steps, 1 - BETA_2**steps, start, stop)
 
         in_parallel(run, range(0, len(table), _ROWS_PER_TASK), self.threads)
-        return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps)
+        return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps, state.item_counts)
 
 
 @compiled

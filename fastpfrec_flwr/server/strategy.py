@@ -8,18 +8,21 @@ server step and blend.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from threading import Event
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
+from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.average import average_nodes, healthy_nodes
 from fastpfrec_flwr.server.nodes import SuperNodes, exchange, query
 from fastpfrec_flwr.server.rounds import RoundOutcome
@@ -64,6 +67,8 @@ class FastPFRec(Strategy):
     def begin(self, phase: str, state: ServerState) -> None:
         """Begin a phase (`train`, `refit`) from a state."""
         self._phase = phase
+        if self._config.counted and state.item_counts is None:
+            state = replace(state, item_counts=np.zeros(len(state.item_table)))
         self._state = state
         self._last_nonces = set()
 
@@ -86,6 +91,10 @@ class FastPFRec(Strategy):
         return Order(
             source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore
         )
+
+    def encode_model(self) -> ArrayRecord:
+        """The model as this round's messages carry it."""
+        return messages.encode_model(self.state.item_table, self.state.item_counts)
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +138,7 @@ class FastPFRec(Strategy):
                     server_round,
                     most,
                     len(table),
-                    table.shape[1],
+                    self._config.upload_width,
                     0.0 if self._nodes.deployed else self._cover_scale,
                     self._threads,
                 )
@@ -152,7 +161,7 @@ class FastPFRec(Strategy):
                 "isolated-nodes": self.outcome.isolated_nodes,
             }
         )
-        return (messages.encode_model(self.state.item_table) if self.outcome.moved else None), counts
+        return (self.encode_model() if self.outcome.moved else None), counts
 
     @property
     def _cover_scale(self) -> float:
@@ -178,7 +187,10 @@ class FastPFRec(Strategy):
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         if means:
-            change = average_nodes(means, len(table), table.shape[1], config.seed, server_round, self._threads)
+            change = average_nodes(means, len(table), config.upload_width, config.seed, server_round, self._threads)
+            if config.counted:
+                self._count(change[:, -1], sum(mean.clients for mean in means))
+                change = np.ascontiguousarray(change[:, :-1])
             self._state = self._step.apply(self.state, change, server_round)
         positives = sum(report.positives for report in reports)
         self.outcome = RoundOutcome(
@@ -194,10 +206,15 @@ class FastPFRec(Strategy):
             moved=bool(means),
         )
 
+    def _count(self, mean: NDArray[np.float64], clients: int) -> None:
+        """Add what this round's clients say of how many users each item has."""
+        assert self.state.item_counts is not None
+        self._state = replace(self.state, item_counts=self.state.item_counts + mean * clients / COUNT_UNIT)
+
     def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
         """Run one whole round; `flags` as in `configure_train`, with `_` for `-`."""
         config = ConfigRecord({key.replace("_", "-"): value for key, value in flags.items()})
-        outgoing = self.configure_train(server_round, messages.encode_model(self.state.item_table), config, grid)
+        outgoing = self.configure_train(server_round, self.encode_model(), config, grid)
         self.aggregate_train(server_round, exchange(grid, outgoing, self._config.round_timeout))
         assert self.outcome is not None
         return self.outcome
@@ -223,7 +240,7 @@ class FastPFRec(Strategy):
     def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]:
         """Rank all users' unseen items on their devices; part -> metric -> value."""
         config = ConfigRecord({"parts": parts})
-        outgoing = self.configure_evaluate(server_round, messages.encode_model(self.state.item_table), config, grid)
+        outgoing = self.configure_evaluate(server_round, self.encode_model(), config, grid)
         found = self._sums(exchange(grid, outgoing, self._config.round_timeout))
         return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
 

@@ -27,6 +27,7 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.ledger import laplace_upload
+from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
@@ -399,7 +400,7 @@ class Training:
         config = self._config
         guarantee = laplace_upload(
             config.effective_noise_scale, config.row_clip, config.clip_norm, config.clip_kind == "l1",
-            len(self._item_ids), config.embedding_dim, config.upload == "dense",
+            len(self._item_ids), config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
         )  # fmt: skip
         infinite = math.isinf(guarantee.epsilon)
         return {

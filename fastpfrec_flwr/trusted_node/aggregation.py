@@ -43,7 +43,9 @@ class NodeMean:
         second, of_square, repeats = self._noise_moments(num_items, 0.0)
         k = self.values.shape[1]
         mean = float((second * repeats).sum()) * k
-        variance = float((of_square * repeats).sum()) * k + 4.0 * float((second[:-1] * carried).sum())
+        with np.errstate(invalid="ignore"):  # a hostile mean may be infinite; the caller looks at what comes out
+            cross = 4.0 * float((second[:-1] * carried).sum())
+        variance = float((of_square * repeats).sum()) * k + cross
         return max(float(carried.sum()) + mean + math.sqrt(variance) * normal, 0.0)
 
     def expected_noise(self, num_items: int, noise_scale: float) -> tuple[float, float]:

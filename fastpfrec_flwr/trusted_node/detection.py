@@ -51,8 +51,7 @@ class Distances:
 
 
 @compiled
-def _segment_squares(values: Any, pointer: Any, first: int, last: int, out: Any) -> None:
-    k = values.shape[1]
+def _segment_squares(values: Any, pointer: Any, k: int, first: int, last: int, out: Any) -> None:
     for j in range(first, last):
         total = 0.0
         for t in range(pointer[j], pointer[j + 1]):
@@ -79,6 +78,7 @@ def upload_distances(
     num_items: int,
     keys: NDArray[np.uint64],
     threads: int = 1,
+    columns: int | None = None,
 ) -> Distances:
     """Distance of each upload to the current table.
 
@@ -89,15 +89,16 @@ def upload_distances(
     ----------
     values, pointer : uploads end to end, Theta' - E.
     noise_scale : lambda of the noise that the values carry. cover_scale : lambda of the noise not yet drawn, or 0.
+    columns : columns of the table; the distance is over these. None is all of them.
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
     """
     squared = np.empty(len(pointer) - 1)
+    k = values.shape[1] if columns is None else columns
 
     def run(first: int) -> None:
-        _segment_squares(values, pointer, first, min(first + _CLIENTS_PER_TASK, len(squared)), squared)
+        _segment_squares(values, pointer, k, first, min(first + _CLIENTS_PER_TASK, len(squared)), squared)
 
     in_parallel(run, range(0, len(squared), _CLIENTS_PER_TASK), threads)
-    k = values.shape[1]
     carried = np.diff(pointer).astype(np.float64) * k
     covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
     if cover_scale > 0:

@@ -62,6 +62,7 @@ class TrustedNodes:
     Attributes
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
+    columns : columns of an upload that are a change of the table (k); None is all.
     """
 
     num_nodes: int
@@ -69,6 +70,7 @@ class TrustedNodes:
     noise_scale: float
     seed: int
     threads: int = 1
+    columns: int | None = None
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
@@ -76,7 +78,7 @@ class TrustedNodes:
         distances = [
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
-                user_stream_keys(key, part.nonces.view(np.int64)), self.threads,
+                user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns,
             )
             for part in parts
         ]  # fmt: skip
