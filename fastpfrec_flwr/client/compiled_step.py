@@ -145,7 +145,7 @@ def compiled_step(
                     if s.report_loss and over > 0:
                         loss += push * over
                     pair[j] = push if over > 0 else np.float32(0.0)
-                loss += 1.0 - positive
+                loss += 1.0 - float(positive)
             else:
                 for j in range(count):
                     pair[j] -= positive

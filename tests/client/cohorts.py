@@ -70,7 +70,14 @@ class Cohort:
 
 
 def random_cohort(
-    sizes=(5, 1, 12, 3, 20, 7), num_items=60, k=8, seed=1, unit=False, perturbation="relative", probability=0.3, spread=0.5
+    sizes=(5, 1, 12, 3, 20, 7),
+    num_items=60,
+    k=8,
+    seed=1,
+    unit=False,
+    perturbation="relative",
+    probability=0.3,
+    spread=0.5,
 ):
     """Users with random items, a random table and random weights."""
     generator = np.random.default_rng(seed)

@@ -36,7 +36,9 @@ def local_step(table, weights, private, own, neighbourhood, negatives, config, r
         positive = user @ target
         scores = torch.stack([user @ theta[j] for j in against])
         if config.loss == "ccl":
-            loss = loss + 1 - positive + config.negative_weight / len(against) * torch.relu(scores - config.margin).sum()
+            loss = (
+                loss + 1 - positive + config.negative_weight / len(against) * torch.relu(scores - config.margin).sum()
+            )
         else:
             loss = loss + softplus(scores - positive).mean()
         penalty = penalty + config.l2 / 2 * theta[i] @ theta[i]

@@ -16,7 +16,9 @@ PARTS = make_parts(USERS, ITEMS)
 
 
 def config_of(**changes):
-    return run_config(**{"embedding_dim": K, "num_negatives": 8, "num_trusted_nodes": 1, "item_learning_rate": 5.0, **changes})
+    return run_config(
+        **{"embedding_dim": K, "num_negatives": 8, "num_trusted_nodes": 1, "item_learning_rate": 5.0, **changes}
+    )
 
 
 CONFIGS = {
@@ -310,7 +312,9 @@ def test_evaluation_by_plain_sorting(tmp_path):
         hits = 0
         for user in range(USERS):
             own = PARTS[0][user]
-            vector = config.user_weight * private[user] + config.neighbour_weight * weighted[own].sum(0) / len(own) ** 0.5
+            vector = (
+                config.user_weight * private[user] + config.neighbour_weight * weighted[own].sum(0) / len(own) ** 0.5
+            )
             scores = table.astype(np.float64) @ vector
             for rows in seen:
                 scores[rows[user]] = -np.inf

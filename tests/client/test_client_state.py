@@ -117,7 +117,9 @@ def test_kill_at_any_time_leaves_one_round_entirely(tmp_path):
     users = np.arange(300)
     for attempt in range(4):
         child = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER), str(path), str(begin)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", textwrap.dedent(SAVE_FOR_EVER), str(path), str(begin)],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert child.stdout is not None
         assert int(child.stdout.readline()) == begin

@@ -192,20 +192,31 @@ def test_a_compiled_cohort_is_its_users_one_by_one_bit_for_bit(name, threads):
         assert alone.losses[0] == together.losses[u]
 
 
-@pytest.mark.parametrize("name", ["per positive", "adam"])
-def test_an_autograd_cohort_is_its_users_one_by_one(name):
-    config = small_config(**{**MORE_VARIANTS[name], "item_learning_rate": 1.0})
-    if name == "adam":
-        config = config.model_copy(update={"local_optimizer": "sgd", "negatives": "per-positive"})
+@pytest.mark.parametrize("negatives", ["shared", "per-positive"])
+@pytest.mark.parametrize("refresh", [False, True], ids=["plain", "refresh"])
+def test_an_autograd_cohort_is_its_users_one_by_one(negatives, refresh):
+    config = small_config(negatives=negatives)
     cohort = cohort_for(config)
-    together = compiled(cohort, config)
+    plan, together = autograd(cohort, config, refresh)
     for u in range(cohort.graphs.num_users):
-        alone = compiled(cohort.alone(u), config)
-        mine = slice(together.pointer[u], together.pointer[u + 1])
-        assert (alone.rows == together.rows[mine]).all()
+        plan_alone, alone = autograd(cohort.alone(u), config, refresh)
+        mine = slice(plan.pointer[u], plan.pointer[u + 1])
+        assert (plan_alone.rows == plan.rows[mine]).all()
         close(alone.changes, together.changes[mine], 1e-6)
         close(alone.private[0], together.private[u], 1e-6)
         close(alone.losses[0], together.losses[u], 1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"negatives": "per-positive", "num_negatives": 3}], ids=["shared", "per-positive"]
+)
+def test_threads_do_not_change_a_large_cohort(changes):
+    """Enough users for several tasks of the plan and of the step."""
+    config = small_config(**changes)
+    cohort = cohort_for(config, sizes=tuple(1 + (5 * i) % 17 for i in range(300)), num_items=90)
+    one, two = compiled(cohort, config, threads=1), compiled(cohort, config, threads=2)
+    for name in ("rows", "pointer", "changes", "private", "losses"):
+        assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
 
 
 def test_losses_do_not_change_the_step_and_inputs_are_left_alone():

@@ -74,7 +74,9 @@ def test_norm_weights_by_hand():
     table = np.array([[3.0, 4.0], [0.0, 1.0]], np.float32)  # norms 5 and 1
     long, short = 5 + NORM_FLOOR, 1 + NORM_FLOOR
     # a = 1: Z = 2 / sum of norms; w = sum / (2 norm)
-    np.testing.assert_allclose(norm_weights(table, 1.0), [(long + short) / 2 / long, (long + short) / 2 / short], rtol=1e-6)
+    np.testing.assert_allclose(
+        norm_weights(table, 1.0), [(long + short) / 2 / long, (long + short) / 2 / short], rtol=1e-6
+    )
     # a = 2: Z = (1/5 + 1/1) / 6
     scale = (1 / long + 1 / short) / (long + short)
     np.testing.assert_allclose(norm_weights(table, 2.0), [long**-2 / scale, short**-2 / scale], rtol=1e-6)

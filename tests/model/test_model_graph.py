@@ -36,7 +36,17 @@ def build(users, perturbation="relative", probability=0.1, secrets=None, num_ite
 
 @pytest.mark.parametrize(
     ("own", "probability", "expected"),
-    [(1, 0.1, 1), (9, 0.1, 1), (10, 0.1, 1), (19, 0.1, 1), (20, 0.1, 2), (57, 0.1, 5), (10, 0.5, 5), (10, 0.0, 1), (10, 1.0, 10)],
+    [
+        (1, 0.1, 1),
+        (9, 0.1, 1),
+        (10, 0.1, 1),
+        (19, 0.1, 1),
+        (20, 0.1, 2),
+        (57, 0.1, 5),
+        (10, 0.5, 5),
+        (10, 0.0, 1),
+        (10, 1.0, 10),
+    ],
 )
 def test_relative_count(own, probability, expected):
     graphs = build(random_users([own]), probability=probability)

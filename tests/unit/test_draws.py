@@ -60,7 +60,18 @@ def plain_xoshiro128pp(state, count):
 
 
 def test_plain_reference_gives_the_published_sequence():
-    expected = [641, 1573767, 3222811527, 3517856514, 836907274, 4247214768, 3867114732, 1355841295, 495546011, 621204420]
+    expected = [
+        641,
+        1573767,
+        3222811527,
+        3517856514,
+        836907274,
+        4247214768,
+        3867114732,
+        1355841295,
+        495546011,
+        621204420,
+    ]
     assert plain_xoshiro128pp([1, 2, 3, 4], 10) == expected
 
 
