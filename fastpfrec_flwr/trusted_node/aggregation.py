@@ -46,7 +46,7 @@ class NodeMean:
         with np.errstate(invalid="ignore"):  # a hostile mean may be infinite; the caller looks at what comes out
             cross = 4.0 * float((second[:-1] * carried).sum())
         variance = float((of_square * repeats).sum()) * k + cross
-        return max(float(carried.sum()) + mean + math.sqrt(variance) * normal, 0.0)
+        return float(max(float(carried.sum()) + mean + math.sqrt(variance) * normal, 0.0))
 
     def expected_noise(self, num_items: int, noise_scale: float) -> tuple[float, float]:
         """Mean and standard deviation of ||noise||^2, Laplace(noise_scale) on all that was sent and the cover noise."""

@@ -227,6 +227,6 @@ def test_the_average_agrees_in_distribution(both_ways, rows):
         np.testing.assert_allclose(noise.var(), variance, rtol=6 * np.sqrt(2.2 / n))
         # per coordinate, over the repeats
         assert np.abs(noise.mean(axis=0)).max() < 6 * np.sqrt(variance / REPEATS)
-        assert 0.4 < (noise.var(axis=0) / variance).min()
+        assert (noise.var(axis=0) / variance).min() > 0.4
         assert (noise.var(axis=0) / variance).max() < 2
     assert stats.ks_2samp(real.ravel()[:20_000], simulated.ravel()[:20_000]).pvalue > 1e-6

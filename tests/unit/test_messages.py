@@ -439,9 +439,9 @@ REFUSED = {
     "loss infinite": (with_figure(loss_sum=float("inf")), "figures make no sense"),
     "loss as int": (with_figure(loss_sum=1), "loss-sum must be float"),
     # pointers
-    "pointer that starts late": (with_array("pointer", lambda p: p + [1, 0, 0, 0]), "does not divide"),
-    "pointer that ends early": (with_array("pointer", lambda p: p - [0, 0, 0, 1]), "does not divide"),
-    "pointer beyond the rows": (with_array("pointer", lambda p: p + [0, 0, 0, 1]), "does not divide"),
+    "pointer that starts late": (with_array("pointer", lambda p: p + np.array([1, 0, 0, 0])), "does not divide"),
+    "pointer that ends early": (with_array("pointer", lambda p: p - np.array([0, 0, 0, 1])), "does not divide"),
+    "pointer beyond the rows": (with_array("pointer", lambda p: p + np.array([0, 0, 0, 1])), "does not divide"),
     "pointer that goes back": (with_array("pointer", lambda p: p[[0, 2, 1, 3]]), "does not divide"),
     "pointer below zero": (with_array("pointer", lambda p: np.array([0, -1, 4, 6])), "does not divide"),
     "pointer whose differences wrap around": (
@@ -546,7 +546,7 @@ def test_errors_and_refusals_of_clients_carry_their_reason():
             read(failed)
         with pytest.raises(RefusedError, match=r"no reason given"):
             read(Message(Error(code=3), reply_to=question))
-        with pytest.raises(RefusedError, match="^out of date$"):
+        with pytest.raises(RefusedError, match=r"^out of date$"):
             read(answer(messages.encode_refusal("out of date")))
         with pytest.raises(RefusedError):
             read(answer(RecordDict({"refusal": MetricRecord({"reason": 1})})))
@@ -664,7 +664,7 @@ def test_any_bytes_are_an_array_or_refused(data, shape):
     try:
         found = messages.decode_array(array, "it", "float32", (None, K))
     except RefusedError as error:
-        assert str(error).startswith("it: ")
+        assert str(error).startswith("it: ")  # noqa: PT017
         return
     assert found.dtype == np.float32
     assert found.shape == shape
@@ -682,7 +682,8 @@ def test_any_reply_is_decoded_or_refused(data):
     old = content["uploads"][name]
     kind = data.draw(st.sampled_from(["bytes", "numbers", "figures"]))
     if kind == "bytes":
-        content["uploads"][name] = Array(dtype=old.dtype, shape=tuple(old.shape), stype=old.stype, data=data.draw(mutated(old.data)))
+        new = data.draw(mutated(old.data))
+        content["uploads"][name] = Array(dtype=old.dtype, shape=tuple(old.shape), stype=old.stype, data=new)
     elif kind == "numbers":
         content["uploads"][name] = Array(data.draw(arrays(good[name].dtype, good[name].shape)))
     else:
@@ -691,7 +692,7 @@ def test_any_reply_is_decoded_or_refused(data):
     try:
         decoded = decode(content)
     except RefusedError as error:
-        assert len(str(error)) > 10
+        assert len(str(error)) > 10  # noqa: PT017
         return
     uploads = decoded.uploads
     assert uploads.num_clients + len(decoded.refused) == 3
