@@ -122,7 +122,7 @@ def test_a_mean_needs_a_client_and_one_kind_of_cover():
 
 def test_expected_noise_by_hand():
     """4 clients, lambda .5, k 1: row 0 sent by one, 9 other rows. Every coordinate of the mean carries 4 draws:
-    variance 2 .25 4 / 16 = .125, fourth cumulant 12 .0625 4 / 256 = .01171875; only the sent draw without cover: .03125, .0029296875.
+    variance 2 .25 4 / 16 = .125, fourth cumulant 12 .0625 4 / 256 = .01171875; without cover one draw: .03125, .0029296875.
     """
 
     def mean(cover):
