@@ -63,13 +63,13 @@ class RunFolder:
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Add one evaluated round to `metrics.jsonl`."""
-        self._metrics.append(line)
-        text = "".join(json.dumps(_plain(each)) + "\n" for each in self._metrics)
-        write_atomically(self.path / "metrics.jsonl", text.encode())
+        self.start_metrics([*self._metrics, line])
 
     def start_metrics(self, lines: list[dict[str, Any]]) -> None:
-        """Take over the evaluated rounds of a run that is resumed."""
+        """Let `metrics.jsonl` hold these evaluated rounds, as when a run is resumed."""
         self._metrics = list(lines)
+        text = "".join(json.dumps(_plain(each)) + "\n" for each in self._metrics)
+        write_atomically(self.path / "metrics.jsonl", text.encode())
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

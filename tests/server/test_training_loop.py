@@ -1,0 +1,270 @@
+"""The loop around the rounds: what it leaves, stop and resume, and SuperNodes that fail, refuse or send garbage."""
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.client.app import app as client_app
+from fastpfrec_flwr.config import ConfigError, parse_run_config
+from fastpfrec_flwr.server.app import app as server_app
+from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.steps import initial_table
+from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
+from tests.whole_runs import Finished, settings_of
+
+METRICS = {
+    "ndcg@10", "ndcg@20", "hit_ratio_micro@10", "hit_ratio_micro@20", "hit_rate_user@10", "recall@10", "recall@20", "precision@10",
+}  # fmt: skip
+
+
+def device_states():
+    root = Path(os.environ["XDG_STATE_HOME"]) / "fastpfrec" / "clients"
+    return {path for path in root.rglob("*") if path.is_file()} if root.exists() else set()
+
+
+# ---- what a run leaves -----------------------------------------------------------------------------------------------
+
+
+def test_the_run_folder(finished):
+    before = device_states()
+    run = finished(checkpoint_every=6)
+    files = {path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*") if path.is_file()}
+    assert files == {
+        "config.json", "metrics.jsonl", "summary.json", "item_table.npz", "log.txt", "learning_curve.png", "checkpoints/latest.npz",
+    }  # fmt: skip
+    summary = run.summary
+    assert set(summary) >= {
+        "data_set", "rounds", "best_round", "validation", "test", "seconds", "peak_rss_mb", "clients", "bytes",
+    }  # fmt: skip
+    assert set(summary["validation"]) >= METRICS
+    assert set(summary["test"]) >= METRICS
+    assert set(summary["seconds"]) >= {"total", "round_median"}
+    assert set(summary["clients"]) >= {"trained", "refused", "isolated"}
+    assert summary["clients"]["trained"] == 12 * 100
+    assert summary["bytes"] == {"down": 100 * 400 * 16 * 4, "up": 100 * 400 * 16 * 4}
+    config = run.json("config.json")
+    assert parse_run_config(config["config"]).to_flat_dict() == config["config"]
+    assert config["data"]["users"] == 600
+    assert {"python", "flwr", "torch", "numpy"} <= set(config["versions"])
+    assert [line["round"] for line in run.metrics] == [6, 12]
+    with np.load(run.folder / "item_table.npz") as arrays:
+        assert arrays["item_table"].shape == (400, 16)
+        assert len(set(arrays["item_ids"].tolist())) == 400
+    assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert device_states() == before, "what the devices kept of a finished simulation is of no use to anybody"
+
+
+def test_sparse_uploads_are_counted_as_sent(finished):
+    assert 0 < finished(upload="sparse").summary["bytes"]["up"] < 100 * 400 * 16 * 4
+
+
+def test_a_folder_that_cannot_be_written(finished, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(ConfigError, match=r"output-dir must be a folder that can be written, got '.*file/run'"):
+        finished(output_dir=str(tmp_path / "file" / "run"))
+    with pytest.raises(ConfigError, match="output-dir must be an absolute path, got 'here'"):
+        finished(output_dir="here")
+
+
+def test_more_trusted_nodes_than_users(finished):
+    with pytest.raises(RunError, match=r"num-trusted-nodes must be <= the users of the data set \(600\), got 700"):
+        finished(num_trusted_nodes=700, clients_per_round=1000)
+
+
+# ---- stop and resume -------------------------------------------------------------------------------------------------
+
+
+def run_until(values, phase, server_round):
+    """Run, and ask for the end while `server_round` of `phase` is being trained."""
+
+    def interrupting(message, context):
+        if message.metadata.message_type == "train":
+            order = messages.decode_query(message.content)
+            if (order.phase, order.server_round) == (phase, server_round):
+                grid.interrupt()
+        return client_app(message, context)
+
+    grid = InProcessGrid(interrupting, 2, values)
+    run_in_process(server_app, grid, values)
+    return Finished(Path(values["output-dir"]))
+
+
+def test_a_stop_ends_after_the_round_and_leaves_everything(tmp_path):
+    run = run_until(settings_of({"output_dir": str(tmp_path / "out")}), "train", 8)
+    assert run.summary["stopped"] is True
+    assert run.summary["rounds"] == 8
+    assert run.summary["best_round"] == 6
+    assert run.summary["test"]["ndcg@20"] > 0.1
+    assert "stopped after round 8" in run.log
+    assert run.table.shape == (400, 16)
+
+
+def test_a_stop_before_the_first_evaluation_leaves_a_table(tmp_path):
+    run = run_until(settings_of({"output_dir": str(tmp_path / "out")}), "train", 1)
+    assert run.summary["stopped"] is True
+    assert run.summary["validation"] == {}
+    assert np.isfinite(run.table).all()
+
+
+RESUMED = {"num_rounds": 6, "evaluate_every": 2, "checkpoint_every": 4}
+
+
+@pytest.mark.parametrize(
+    ("changes", "phase", "server_round"),
+    [
+        ({}, "train", 5),
+        ({}, "train", 4),
+        ({"server_step": "average", "server_learning_rate": 1.0}, "train", 5),
+        ({"blend_weight": 0.5, "embedding_dim": 8, "clients_per_round": 40}, "train", 5),
+        ({"refit": True, "checkpoint_every": 2}, "refit", 3),
+        ({"refit": True}, "train", 5),
+    ],
+)
+def test_a_resumed_run_is_the_run_that_was_never_stopped(finished, tmp_path, changes, phase, server_round):
+    settings = {**RESUMED, **changes}
+    whole = finished(**settings)
+    stopped = run_until(settings_of({**settings, "output_dir": str(tmp_path / "out")}), phase, server_round)
+    resumed = finished(**settings, resume_from=str(stopped.folder / "checkpoints" / "latest.npz"))
+    assert stopped.summary["stopped"] is True
+    assert "going on after round" in resumed.log
+    assert resumed.summary["stopped"] is False
+    resumed.assert_same(whole)
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(finished, tmp_path):
+    stopped = run_until(settings_of({**RESUMED, "output_dir": str(tmp_path / "out")}), "train", 5)
+    checkpoint = str(stopped.folder / "checkpoints" / "latest.npz")
+    with pytest.raises(ConfigError) as caught:
+        finished(**{**RESUMED, "num_rounds": 8}, seed=3, resume_from=checkpoint)
+    assert "seed = 1 there, 3 here" in str(caught.value)
+    assert "num-rounds = 6 there, 8 here" in str(caught.value)
+    assert "noise-scale" not in str(caught.value)
+    finished(**{**RESUMED, "checkpoint_every": 1}, report_loss=False, resume_from=checkpoint)  # these may differ
+
+
+def test_a_broken_checkpoint_is_refused(finished, tmp_path):
+    broken = tmp_path / "broken.npz"
+    broken.write_bytes(b"PK\x03\x04 cut off")
+    with pytest.raises(ConfigError, match=re.escape(str(broken))):
+        finished(resume_from=str(broken))
+    with pytest.raises(ConfigError, match="which is no file"):
+        finished(resume_from=str(tmp_path / "missing.npz"))
+
+
+# ---- SuperNodes that go wrong ----------------------------------------------------------------------------------------
+
+
+def with_fault(fault, partitions, kind="train"):
+    """The ClientApp, with `fault(message, honest reply)` in place of the replies of some SuperNodes."""
+
+    def call(message, context):
+        reply = client_app(message, context)
+        wrong = context.node_config["partition-id"] in partitions and message.metadata.message_type.startswith(kind)
+        return fault(message, reply) if wrong else reply
+
+    return call
+
+
+def raises(message, reply):
+    raise ZeroDivisionError("out of battery")
+
+
+def refuses(message, reply):
+    return Message(messages.encode_refusal("the disk is full"), reply_to=message)
+
+
+def sends_nothing(message, reply):
+    del reply.content["uploads"]
+    return reply
+
+
+def sends_nan(message, reply):
+    arrays = reply.content["uploads"]
+    values = arrays["values"].numpy().copy()
+    values[:] = np.nan
+    arrays["values"] = messages.encode_array(values)
+    return reply
+
+
+def sends_rows_beyond(message, reply):
+    arrays = reply.content["uploads"]
+    arrays["rows"] = messages.encode_array(arrays["rows"].numpy() + np.int32(400))
+    return reply
+
+
+def sends_bytes(message, reply):
+    array = reply.content["uploads"]["values"]
+    array.data = array.data[: len(array.data) // 2]
+    return reply
+
+
+FAULTS = [
+    pytest.param(raises, "client failed (code", id="raises"),
+    pytest.param(refuses, "the disk is full", id="refuses"),
+    pytest.param(sends_nothing, "train reply: records must be", id="a record is missing"),
+    pytest.param(sends_nan, "values not finite", id="not a number"),
+    pytest.param(sends_rows_beyond, "row ids out of range", id="rows out of range"),
+    pytest.param(sends_bytes, "values: ", id="half an array"),
+]
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
+def test_a_bad_supernode_costs_itself(finished, fault, reason):
+    run = finished(5, with_fault(fault, {3}))
+    clients = run.summary["clients"]
+    assert 12 * 100 * 0.7 < clients["trained"] < 12 * 100 * 0.9  # a fifth of the users is lost, nobody else
+    assert clients["refused"] >= 12
+    assert any(reason in text for text in clients["reasons"]), clients["reasons"]
+    assert reason in run.log
+    assert run.summary["test"]["ndcg@20"] > 0.2
+    assert run.summary["rounds_without_update"] == 0
+
+
+@pytest.mark.parametrize(("fault", "reason"), FAULTS)
+def test_where_all_fail_the_model_stays_and_the_run_says_so(finished, fault, reason):
+    run = finished(2, with_fault(fault, {0, 1}), num_rounds=2, evaluate_every=1)
+    assert run.summary["rounds_without_update"] == 2
+    assert run.summary["clients"]["trained"] == 0
+    assert run.log.count("nothing healthy arrived; the model stays as it was") == 2
+    config = parse_run_config(run.json("config.json")["config"])
+    assert run.table.tobytes() == initial_table(400, 16, config).tobytes()
+
+
+def test_a_supernode_that_cannot_describe_itself_is_left_out(finished):
+    run = finished(4, with_fault(refuses, {1}, kind="query"))
+    assert "a SuperNode does not take part: the disk is full" in run.log
+    assert run.json("config.json")["super_nodes"] == 3
+    assert run.json("config.json")["data"]["users"] == 450
+    assert run.summary["test"]["ndcg@20"] > 0.2
+
+
+def test_where_nobody_takes_part_the_reason_is_told(finished):
+    with pytest.raises(RunError, match="no SuperNode can take part: the disk is full"):
+        finished(2, with_fault(refuses, {0, 1}, kind="query"))
+    with pytest.raises(RunError, match=r"/nowhere\.csv"):
+        finished(data_set="/nowhere.csv")
+
+
+def test_a_supernode_that_cannot_evaluate_is_told_and_left_out(finished):
+    run = finished(2, with_fault(raises, {0}, kind="evaluate"))
+    assert "evaluation refused: client failed" in run.log
+    assert 0 < run.summary["test"]["ndcg@20"] < 1
+
+
+def test_where_nobody_can_evaluate_the_run_still_ends(finished):
+    run = finished(2, with_fault(raises, {0, 1}, kind="evaluate"), num_rounds=4, evaluate_every=2)
+    assert "evaluation refused: client failed" in run.log
+    assert run.summary["test"]["ndcg@20"] is None
+
+
+def test_other_code_on_a_supernode_is_refused(finished, monkeypatch):
+    from fastpfrec_flwr.server import strategy
+
+    monkeypatch.setattr(strategy, "source_fingerprint", lambda: "0123456789abcdef")
+    with pytest.raises(RunError, match=r"runs other code than the server .* end the local SuperLink"):
+        finished()
