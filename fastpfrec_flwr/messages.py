@@ -157,7 +157,7 @@ class Order:
     ----------
     source : fingerprint of the server's code. state_id : names the state that the devices keep for this training.
     phase : `train`, or `refit` on train plus validation. server_round : from 1; 0 before training.
-    clients : clients per round over all SuperNodes. report_loss : whether to report the train loss this round.
+    clients : clients per round over all SuperNodes in a simulation, of this one on a real device. report_loss : whether to report the train loss this round.
     snapshot : keep a copy of the state after this round (the server writes a checkpoint).
     restore : go back to the copy of this round first; 0 is no.
     """

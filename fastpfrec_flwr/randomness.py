@@ -8,7 +8,7 @@ Two families, both free of global state:
   random access (Steele, Lea, Flood: Fast Splittable Pseudorandom Number Generators, OOPSLA 2014).
 
 The same keys give the same draw in whatever order clients arrive and on whatever process they run. Noise that protects a
-real person must not come from here: see `privacy.mechanisms`.
+real person must not come from here: see `privacy.noise`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def stream_key(seed: int, *keys: int | str) -> int:
 
 
 def mix64(value: int) -> int:
-    """SplitMix64's output function, the reference for the compiled one in `client.draws`."""
+    """SplitMix64's output function, the reference for the compiled one in `draws`."""
     value &= _MASK
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import sqlite3
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,11 +15,12 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
-from fastpfrec_flwr.client.node import Node
+from fastpfrec_flwr.client.node import Node, merged_rows
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
 from fastpfrec_flwr.data.cache import load_split
+from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import APP, source_fingerprint
 from fastpfrec_flwr.messages import Description, Order, RefusedError
 from fastpfrec_flwr.parallel import available_threads
@@ -122,7 +124,7 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 "end the local SuperLink (or update the app on the device) and run again"
             )
         content = answer(config, order, _place(context, config))
-    except (ConfigError, DataError, RefusedError, StateError) as error:
+    except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error) as error:
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
@@ -175,6 +177,11 @@ def _open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
 
 
 @lru_cache(maxsize=4)
+def _refit_rows(directory: Path, partition: int, num_partitions: int) -> Rows:
+    return merged_rows(_open_shard(directory, partition, num_partitions))
+
+
+@lru_cache(maxsize=4)
 def _open_state(path: Path, embedding_dim: int) -> ClientState:
     return ClientState(path, embedding_dim)
 
@@ -193,6 +200,7 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
         device_secret(place.state_root) if place.deployed else None,
         _device(config.device),
         threads,
+        None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
     )
 
 

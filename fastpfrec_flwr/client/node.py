@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.client.deviation import Deviation, add_change, after_round
 from fastpfrec_flwr.client.participation import device_users, round_users
-from fastpfrec_flwr.client.state import ClientState
+from fastpfrec_flwr.client.state import ClientState, StateError
 from fastpfrec_flwr.client.training import LocalUpdates, can_train, train_cohort
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
@@ -37,6 +37,7 @@ class Node:
     num_users : of the whole simulation; on a real device its own.
     secret : on a real device the key of its false items and noise streams are the system's; None in a simulation, where
         everything comes from the seed.
+    refit_rows : `merged_rows(shard)`, if the caller keeps them between rounds.
     """
 
     config: RunConfig
@@ -47,6 +48,7 @@ class Node:
     secret: int | None
     device: str
     threads: int
+    refit_rows: Rows | None = None
 
     def train(self, table: NDArray[np.float32], order: Order) -> tuple[PrivatizedUploads, TrainReport]:
         """Train this round's users and make their uploads private; their state moves on when the uploads are ready.
@@ -158,13 +160,10 @@ class Node:
 
     def _history(self, phase: str) -> Rows:
         """What the users learn from: their train items, on a refit their validation items too."""
-        train, validation = self.shard.train, self.shard.validation
+        train = self.shard.train
         if phase == "train":
             return Rows(train.items, train.starts, train.ends)
-        both = [np.sort(np.concatenate([train.row(i), validation.row(i)])) for i in range(len(self.shard.users))]
-        ends = np.cumsum([len(row) for row in both], dtype=np.int64)
-        starts = ends - np.array([len(row) for row in both], np.int64)
-        return Rows(np.concatenate([*both, np.empty(0, np.int32)]).astype(np.int32), starts, ends)
+        return self.refit_rows if self.refit_rows is not None else merged_rows(self.shard)
 
     def _graphs(self, history: Rows, positions: NDArray[np.int64]) -> LocalGraphs:
         users = self.shard.users[positions]
@@ -194,10 +193,10 @@ class Node:
     def _deviations(self, users: NDArray[np.int64], server_round: int) -> list[Deviation] | None:
         if self.config.blend_weight == 1:
             return None
-        return [
-            deviation.at_start_of(server_round, self.config.blend_weight)
-            for deviation in self.state.deviations(users)
-        ]
+        kept = self.state.deviations(users)
+        if any(deviation.server_round >= server_round for deviation in kept):
+            raise StateError(f"users of this device have trained in round {server_round} already; a round is trained once")
+        return [deviation.at_start_of(server_round, self.config.blend_weight) for deviation in kept]
 
     def _with_counts(self, updates: LocalUpdates, history: Rows, positions: NDArray[np.int64]) -> LocalUpdates:
         """One more column: `COUNT_UNIT` on a user's own items in the first round that it trains, zero otherwise."""
@@ -231,6 +230,14 @@ class Node:
             updates.own_counts,
         )
         return whole, [after_round(each, server_round, self.config.blend_weight) for each in trained]
+
+
+def merged_rows(shard: Shard) -> Rows:
+    """Each user's train and validation items together, ascending: what a refit learns from."""
+    both = [np.sort(np.concatenate([shard.train.row(i), shard.validation.row(i)])) for i in range(len(shard.users))]
+    lengths = np.array([len(row) for row in both], np.int64)
+    ends = np.cumsum(lengths)
+    return Rows(np.concatenate([*both, np.empty(0, np.int32)]).astype(np.int32), ends - lengths, ends)
 
 
 def _own_rows(rows: RowsLike, positions: NDArray[np.int64]) -> Rows:

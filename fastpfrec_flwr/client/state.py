@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +171,15 @@ class ClientState:
         source = self._snapshot_path(server_round)
         if not source.is_file():
             raise StateError(f"{source}: no copy of the state after round {server_round} on this device")
-        copy = sqlite3.connect(source)
         try:
-            copy.backup(self._connection)
-        finally:
-            copy.close()
+            with closing(sqlite3.connect(source)) as copy:
+                copy.backup(self._connection)
+        except sqlite3.Error as error:
+            raise StateError(f"{source}: this copy of the state cannot be read ({error})") from error
+        # What was kept after that round belongs to a course that is being left.
+        for later in self._snapshots():
+            if later > server_round:
+                self._snapshot_path(later).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file."""

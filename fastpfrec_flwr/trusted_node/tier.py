@@ -38,7 +38,10 @@ class NodeReport:
 
 
 def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64]:
-    """(clients,) the node of each upload, uniform: a function of the nonce alone, so neither client nor server chooses it."""
+    """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
+
+    A client that lies can pick its nonce and so its node: colluding clients may gather in one.
+    """
     mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
     return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)
 
