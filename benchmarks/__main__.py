@@ -159,7 +159,9 @@ def report(name: str, figures: list[dict[str, Any]], output: str) -> None:
     Console().print(table)
     if output:
         facts = {"machine": platform.processor() or platform.machine(), "threads": available_threads()}
-        Path(output).write_text(json.dumps({"name": name, **facts, "versions": versions(), "figures": figures}, indent=2))
+        Path(output).write_text(
+            json.dumps({"name": name, **facts, "versions": versions(), "figures": figures}, indent=2)
+        )
 
 
 if __name__ == "__main__":

@@ -209,7 +209,9 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
     context = item.get("ctx", {})
     if kind == "extra_forbidden":
         close = get_close_matches(key, known, n=1)
-        return f"unknown key {key!r}" + (f"; did you mean {close[0]!r}?" if close else "; see pyproject.toml for the keys")
+        return f"unknown key {key!r}" + (
+            f"; did you mean {close[0]!r}?" if close else "; see pyproject.toml for the keys"
+        )
     if kind == "missing":
         return f"{key} is missing; its default stands in pyproject.toml under [tool.flwr.app.config]"
     if kind == "value_error":

@@ -157,7 +157,8 @@ class Order:
     ----------
     source : fingerprint of the server's code. state_id : names the state that the devices keep for this training.
     phase : `train`, or `refit` on train plus validation. server_round : from 1; 0 before training.
-    clients : clients per round over all SuperNodes in a simulation, of this one on a real device. report_loss : whether to report the train loss this round.
+    clients : clients per round, over all SuperNodes in a simulation and of this one on a real device.
+    report_loss : whether to report the train loss this round.
     snapshot : keep a copy of the state after this round (the server writes a checkpoint).
     restore : go back to the copy of this round first; 0 is no.
     """
@@ -459,9 +460,7 @@ def select_clients(uploads: Uploads, chosen: NDArray[np.int64]) -> Uploads:
     pointer = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(lengths, out=pointer[1:])
     entries = np.repeat(uploads.pointer[chosen] - pointer[:-1], lengths) + np.arange(pointer[-1])
-    return Uploads(
-        uploads.nonces[chosen], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale
-    )
+    return Uploads(uploads.nonces[chosen], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale)
 
 
 def _decode_train_report(record: Mapping[str, Any], server_round: int) -> TrainReport:

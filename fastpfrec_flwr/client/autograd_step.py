@@ -85,9 +85,7 @@ def autograd_step(
             grad_rows, grad_vectors = _first_adam_step(grad_rows), _first_adam_step(grad_vectors)
         changes = -config.item_learning_rate * grad_rows
         vectors = vectors - config.user_learning_rate * grad_vectors
-    return StepResult(
-        changes.cpu().numpy(), vectors.detach().cpu().numpy(), per_user.detach().double().cpu().numpy()
-    )
+    return StepResult(changes.cpu().numpy(), vectors.detach().cpu().numpy(), per_user.detach().double().cpu().numpy())
 
 
 def _to_device(graphs: LocalGraphs, plan: CohortPlan, device: str) -> _Indices:

@@ -195,7 +195,9 @@ class Node:
             return None
         kept = self.state.deviations(users)
         if any(deviation.server_round >= server_round for deviation in kept):
-            raise StateError(f"users of this device have trained in round {server_round} already; a round is trained once")
+            raise StateError(
+                f"users of this device have trained in round {server_round} already; a round is trained once"
+            )
         return [deviation.at_start_of(server_round, self.config.blend_weight) for deviation in kept]
 
     def _with_counts(self, updates: LocalUpdates, history: Rows, positions: NDArray[np.int64]) -> LocalUpdates:
@@ -215,9 +217,7 @@ class Node:
         """Theta_i minus the table on every row where it is not zero, and the D_i that the users keep of it."""
         trained = [
             add_change(deviation, updates.rows[start:stop], updates.changes[start:stop])
-            for deviation, start, stop in zip(
-                deviations, updates.pointer[:-1], updates.pointer[1:], strict=True
-            )
+            for deviation, start, stop in zip(deviations, updates.pointer[:-1], updates.pointer[1:], strict=True)
         ]
         k = self.config.embedding_dim
         pointer = np.cumsum([0, *(len(each.rows) for each in trained)], dtype=np.int64)

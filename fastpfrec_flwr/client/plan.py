@@ -74,7 +74,9 @@ def plan_cohort(
     if not shared:
         # Draws with replacement: how many rows a user touches is known only afterwards, so users go one after the other.
         run(0, graphs.num_users)
-        return CohortPlan(rows[: used.sum()], np.concatenate([[0], np.cumsum(used)]).astype(np.int64), edge_slots, slots)
+        return CohortPlan(
+            rows[: used.sum()], np.concatenate([[0], np.cumsum(used)]).astype(np.int64), edge_slots, slots
+        )
     step = max(_USERS_PER_TASK, -(-graphs.num_users // (4 * threads)))
     tasks = range(0, graphs.num_users, step)
     in_parallel(lambda first: run(first, min(first + step, graphs.num_users)), tasks, threads)

@@ -47,12 +47,16 @@ class ClientState:
             with self._transaction():
                 self._create()
         except (OSError, sqlite3.Error) as error:
-            raise StateError(f"{path}: the device's state cannot be opened ({error}); make its folder writable") from error
+            raise StateError(
+                f"{path}: the device's state cannot be opened ({error}); make its folder writable"
+            ) from error
 
     def _create(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version not in (0, SCHEMA_VERSION):
-            raise StateError(f"{self._path}: state of schema {version}, this app knows {SCHEMA_VERSION}; upgrade the app")
+            raise StateError(
+                f"{self._path}: state of schema {version}, this app knows {SCHEMA_VERSION}; upgrade the app"
+            )
         self._connection.execute(
             "CREATE TABLE IF NOT EXISTS users (user INTEGER PRIMARY KEY, round INTEGER NOT NULL, vector BLOB NOT NULL)"
         )

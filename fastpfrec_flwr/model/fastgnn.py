@@ -71,9 +71,7 @@ def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:
     return torch.zeros(num_users, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, owner, rows)
 
 
-def user_vectors(
-    private: Tensor, sums: Tensor, degrees: Tensor, user_weight: float, neighbour_weight: float
-) -> Tensor:
+def user_vectors(private: Tensor, sums: Tensor, degrees: Tensor, user_weight: float, neighbour_weight: float) -> Tensor:
     """User vectors from whole neighbourhoods.
 
     Parameters

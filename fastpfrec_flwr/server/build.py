@@ -28,7 +28,12 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
     if config.tier == "direct":
         return DirectTier()
     return TrustedNodes(
-        config.num_trusted_nodes, build_check(config), config.effective_noise_scale, config.seed, threads, config.embedding_dim
+        config.num_trusted_nodes,
+        build_check(config),
+        config.effective_noise_scale,
+        config.seed,
+        threads,
+        config.embedding_dim,
     )
 
 

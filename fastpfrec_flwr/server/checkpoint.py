@@ -87,7 +87,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
                 arrays["first_moment"],
                 arrays["second_moment"],
                 int(meta["steps"]),
-                arrays["item_counts"] if "item_counts" in arrays else None,
+                arrays.get("item_counts"),
             )
             best = arrays.get("best_table")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -77,7 +77,9 @@ def query(node: int, action: str, order: Order) -> Message:
     return Message(messages.encode_query(order), node, kind)
 
 
-def stable_node_ids(grid: Grid, stable_seconds: float = STABLE_SECONDS, timeout: float = DISCOVERY_TIMEOUT) -> list[int]:
+def stable_node_ids(
+    grid: Grid, stable_seconds: float = STABLE_SECONDS, timeout: float = DISCOVERY_TIMEOUT
+) -> list[int]:
     """Node ids once their number has held still.
 
     Raises
@@ -148,4 +150,3 @@ def fetch_catalogue(grid: Grid, nodes: SuperNodes, order: Order, timeout: float)
             except RefusedError as error:
                 reasons.append(str(error))
     raise RunError("no SuperNode handed out the catalogue: " + "; ".join(reasons or ["none answered"]))
-

@@ -45,7 +45,11 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60}:{whole % 60:02d}" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+    return (
+        f"{whole // 60}:{whole % 60:02d}"
+        if whole < 3600
+        else f"{whole // 3600}:{whole % 3600 // 60:02d}:{whole % 60:02d}"
+    )
 
 
 def final_table(summary: dict[str, Any]) -> str:

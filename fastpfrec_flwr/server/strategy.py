@@ -232,9 +232,7 @@ class FastPFRec(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Metrics over all users, keyed `<part>/<metric>`; None where nobody answered."""
         found = self._sums(replies)
-        values = {
-            f"{part}/{name}": value for part, sums in found.items() for name, value in metrics(sums).items()
-        }
+        values = {f"{part}/{name}": value for part, sums in found.items() for name, value in metrics(sums).items()}
         return MetricRecord(values) if values else None  # type: ignore[arg-type]
 
     def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]:

@@ -101,9 +101,7 @@ class Training:
     strategy : what runs a round. folder : where files go, or None. stop : set it to stop after the round that runs.
     """
 
-    def __init__(
-        self, strategy: Rounds, grid: Grid, config: RunConfig, folder: RunFolder | None, stop: Event
-    ) -> None:
+    def __init__(self, strategy: Rounds, grid: Grid, config: RunConfig, folder: RunFolder | None, stop: Event) -> None:
         self._strategy = strategy
         self._grid = grid
         self._config = config
@@ -131,9 +129,7 @@ class Training:
         RunError, ConfigError with a message for the user.
         """
         began = time.monotonic()
-        checkpoint = (
-            load_checkpoint(Path(self._config.resume_from), self._config) if self._config.resume_from else None
-        )
+        checkpoint = load_checkpoint(Path(self._config.resume_from), self._config) if self._config.resume_from else None
         if checkpoint is not None:
             self._state_id = checkpoint.state_id
         state = self._meet(initial_arrays, checkpoint)
@@ -198,7 +194,9 @@ class Training:
             table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
             return ServerState.start(table.copy())
         if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
-            raise ConfigError(f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}")
+            raise ConfigError(
+                f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}"
+            )
         self._progress = Progress.from_dict(checkpoint.progress)
         self._best_table = checkpoint.best_table
         self._restore = self._progress.server_round
@@ -394,7 +392,9 @@ class Training:
     def _protocol(self) -> str:
         if self._config.refit:
             return "rounds chosen on validation (cut from train), then trained on train + validation; test masks both"
-        return "trained on train, round chosen on validation (cut from train), test figures of that round; test masks both"
+        return (
+            "trained on train, round chosen on validation (cut from train), test figures of that round; test masks both"
+        )
 
     def _privacy(self) -> dict[str, Any]:
         config = self._config

@@ -112,9 +112,7 @@ class TrustedNodes:
         )
         verdict = self.check.examine(together)
         bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
-        kept = [
-            chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)
-        ]
+        kept = [chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
         left = sum(len(chosen) for chosen in kept)
         return NodeReport(
             node,

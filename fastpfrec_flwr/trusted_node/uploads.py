@@ -29,4 +29,3 @@ class Uploads:
     def num_clients(self) -> int:
         """Clients behind these uploads."""
         return len(self.nonces)
-

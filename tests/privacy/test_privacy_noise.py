@@ -88,7 +88,9 @@ def test_neighbouring_values_of_a_stream_are_independent():
 
 
 @pytest.mark.parametrize("offset", [0.0, 1.0, 0.013, -7.77, 300.5])
-@pytest.mark.parametrize("make", [lambda offset: seeded(5, 0.1, 20_000, offset), lambda offset: system(0.1, 20_000, offset)])
+@pytest.mark.parametrize(
+    "make", [lambda offset: seeded(5, 0.1, 20_000, offset), lambda offset: system(0.1, 20_000, offset)]
+)
 def test_every_value_is_a_multiple_of_the_grid(make, offset):
     steps = make(offset) / GRID
     np.testing.assert_array_equal(steps, np.rint(steps))
@@ -147,7 +149,9 @@ def test_device_noise_has_no_gaps_far_out():
     """With 31 bits the draws beyond 14 scales would lie further apart than the grid: few values, many times each."""
     scale = 0.01
     noise = np.abs(np.concatenate([system(scale, 1 << 20) for _ in range(4)])) / scale
-    far = noise[noise > 10.5]  # a share e^-10.5 = 2.75e-5; 31 bits would know 59,000 values here, spaced 1.7e-5 and more
+    far = noise[
+        noise > 10.5
+    ]  # a share e^-10.5 = 2.75e-5; 31 bits would know 59,000 values here, spaced 1.7e-5 and more
     assert 60 < len(far) < 180
     ungridded = np.rint(far * scale / GRID)
     assert len(np.unique(ungridded)) > 0.97 * len(far)

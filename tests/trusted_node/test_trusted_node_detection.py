@@ -133,7 +133,9 @@ def test_sparse_uploads_are_corrected_by_their_own_rows():
     distances = upload_distances(values, pointer, SCALE, 0.0, ITEMS, norm_keys(3))
     np.testing.assert_allclose(distances.noise_mean, 2 * SCALE**2 * K * np.array([2, 8, 14]))
     squares = (values.astype(np.float64) ** 2).sum(axis=1)
-    np.testing.assert_allclose(distances.squared, [squares[:2].sum(), squares[2:10].sum(), squares[10:].sum()], rtol=1e-6)
+    np.testing.assert_allclose(
+        distances.squared, [squares[:2].sum(), squares[2:10].sum(), squares[10:].sum()], rtol=1e-6
+    )
 
 
 def test_without_noise_the_distance_is_the_norm():
@@ -295,4 +297,6 @@ def test_what_exceeds_the_clip_is_caught(touched, cover):
 
 
 def test_without_noise_the_clip_is_the_bound():
-    np.testing.assert_array_equal(beyond_clip(noiseless(0, 9.999, 10.0, 10.001, 11), 10.0), [False, False, False, True, True])
+    np.testing.assert_array_equal(
+        beyond_clip(noiseless(0, 9.999, 10.0, 10.001, 11), 10.0), [False, False, False, True, True]
+    )

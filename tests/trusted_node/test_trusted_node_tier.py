@@ -31,7 +31,9 @@ def pick(uploads, clients):
     entries = np.concatenate([*spans, []]).astype(np.int64)
     pointer = np.cumsum([0, *(len(span) for span in spans)], dtype=np.int64)
     clients = np.array(clients, np.int64)
-    return Uploads(uploads.nonces[clients], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale)
+    return Uploads(
+        uploads.nonces[clients], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale
+    )
 
 
 def with_values(uploads, values):
@@ -127,7 +129,11 @@ def test_expected_noise_by_hand():
 
     def mean(cover):
         uploads = Uploads(
-            np.arange(4, dtype=np.uint64), np.array([0, 1, 1, 1, 1]), np.array([0], np.int32), np.ones((1, 1), np.float32), cover
+            np.arange(4, dtype=np.uint64),
+            np.array([0, 1, 1, 1, 1]),
+            np.array([0], np.int32),
+            np.ones((1, 1), np.float32),
+            cover,
         )
         return node_mean([uploads], [np.arange(4)], 10)
 
@@ -202,7 +208,9 @@ def test_the_isolated_are_not_in_the_mean():
     values = uploads.values.copy()
     poisoned = 13
     values[uploads.pointer[poisoned] : uploads.pointer[poisoned + 1]] = 4000
-    reports = TrustedNodes(5, ClientsCheck(3.5, 0.5, 60.0), 0.0, seed=1).collect([with_values(uploads, values)], ITEMS, 1)
+    reports = TrustedNodes(5, ClientsCheck(3.5, 0.5, 60.0), 0.0, seed=1).collect(
+        [with_values(uploads, values)], ITEMS, 1
+    )
     assigned = assign_nodes(uploads.nonces, 5)
     assert sum(report.isolated_clients for report in reports) == 1
     for report in reports:

@@ -111,7 +111,9 @@ def test_orders_round_trip(order):
 
 
 @settings(max_examples=50, deadline=None)
-@given(orders, st.integers(0, 5), st.lists(st.sampled_from(["validation", "test"]), min_size=1, max_size=2, unique=True))
+@given(
+    orders, st.integers(0, 5), st.lists(st.sampled_from(["validation", "test"]), min_size=1, max_size=2, unique=True)
+)
 def test_train_and_evaluate_round_trip(order, items, parts):
     table = np.random.default_rng(items).normal(size=(items, K)).astype(np.float32)
     model = messages.encode_model(table)
@@ -124,11 +126,7 @@ def test_train_and_evaluate_round_trip(order, items, parts):
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.builds(
-        Description, st.integers(-1, 99), st.integers(0, 2**62), st.integers(1, 2**62), text, text, text
-    )
-)
+@given(st.builds(Description, st.integers(-1, 99), st.integers(0, 2**62), st.integers(1, 2**62), text, text, text))
 def test_descriptions_round_trip(description):
     assert messages.decode_description(answer(messages.encode_description(description))) == description
 
@@ -175,10 +173,10 @@ def test_any_uploads_round_trip(data):
     rows = [np.sort(data.draw(st.permutations(range(ITEMS)))[:length]) for length in lengths]
     count = sum(lengths)
     values = data.draw(arrays(np.float32, (count, K), elements=st.floats(-4096, 4096, width=32)))
-    mine = Changes(
-        np.concatenate([*rows, []]).astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64), values
+    mine = Changes(np.concatenate([*rows, []]).astype(np.int32), np.cumsum([0, *lengths], dtype=np.int64), values)
+    nonces = np.array(
+        data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(lengths), max_size=len(lengths))), np.uint64
     )
-    nonces = np.array(data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=len(lengths), max_size=len(lengths))), np.uint64)
     uploads = NoNoise(Clip(0, 0)).privatize(mine, nonces, None, ITEMS)
     decoded = decode(messages.encode_uploads(uploads, TrainReport(ROUND, 0, 0.0, 0)), cover=0.0)
     assert decoded.refused == []
@@ -584,7 +582,9 @@ def test_orders_of_wrong_types_are_refused(key, value):
         messages.decode_query(content)
 
 
-@pytest.mark.parametrize("change", [{"users": -1}, {"num-items": 0}, {"users": 1.5}, {"users": True}, {"data": 1}, {"x": 1}])
+@pytest.mark.parametrize(
+    "change", [{"users": -1}, {"num-items": 0}, {"users": 1.5}, {"users": True}, {"data": 1}, {"x": 1}]
+)
 def test_bad_descriptions_are_refused(change):
     content = messages.encode_description(Description(0, 5, 9, "c", "d", "n"))
     for key, value in change.items():
