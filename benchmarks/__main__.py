@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fastpfrec_flwr.config import RunConfig, default_values, parse_run_config
+from fastpfrec_flwr.memory import keep_freed_memory
 
 ROOT = Path(__file__).resolve().parents[1]
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -47,6 +48,7 @@ def training(config: RunConfig, super_nodes: int) -> Iterator[tuple[Any, Any]]:
     from fastpfrec_flwr.server.steps import ServerState, initial_table
     from fastpfrec_flwr.simulation.grid import InProcessGrid
 
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as state_dir:
         values = {**config.to_flat_dict(), "state-dir": state_dir}
         grid = InProcessGrid(client_app, super_nodes, values)

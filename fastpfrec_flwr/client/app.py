@@ -22,6 +22,7 @@ from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSet
 from fastpfrec_flwr.data.cache import load_split
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import APP, source_fingerprint
+from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
@@ -115,6 +116,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 def _reply(message: Message, context: Context, answer) -> Message:  # type: ignore[no-untyped-def]
     """Answer a message; what can be foreseen comes back as a refusal with its reason, not as a traceback."""
+    keep_freed_memory()
     try:
         config = parse_run_config(context.run_config)
         order = messages.decode_query(message.content)

@@ -190,22 +190,25 @@ def compiled_step(
             else:
                 for c in range(k):
                     change[c] += factor * gradient_sum[c]
-        shrink = s.l2 * np.float32(n) / np.float32(max(count, 1))
-        for j in range(count):
-            change = changes[negative_slots[u, j]]
+        step = -s.item_learning_rate
+        for q in range(start, stop):
+            change = changes[edge_slots[q]]
             for c in range(k):
-                change[c] = negative_gradient[j, c] + shrink * negatives[j, c]
-        for t in range(row_pointer[u], row_pointer[u + 1]):
-            change = changes[t]
-            along = np.float32(0.0)
-            if s.tangent:
-                row = table[rows[t]]
+                change[c] *= step
+        # The negatives are most of what is written: their factors go in before it, so that each is written once.
+        scale, shrink = step, step * s.l2 * np.float32(n) / np.float32(max(count, 1))
+        for j in range(count):
+            change, gradient_row, row = changes[negative_slots[u, j]], negative_gradient[j], negatives[j]
+            for c in range(k):
+                change[c] = scale * gradient_row[c] + shrink * row[c]
+        if s.tangent:
+            for t in range(row_pointer[u], row_pointer[u + 1]):
+                change, row = changes[t], table[rows[t]]
+                along = np.float32(0.0)
                 for c in range(k):
                     along += change[c] * row[c]
                 for c in range(k):
                     change[c] -= along * row[c]
-            for c in range(k):
-                change[c] *= -s.item_learning_rate
         for c in range(k):
             slope = s.user_weight * gradient_sum[c] + private_gradient[c] + s.user_l2 * p[c]
             private_out[u, c] = p[c] - s.user_learning_rate * slope

@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fastpfrec_flwr.config import ConfigError, parse_run_config
+from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
@@ -21,6 +22,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole training and leave a run folder."""
+    keep_freed_memory()
     try:
         config = parse_run_config(context.run_config)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{_safe(config.data_set)}-seed{config.seed}-{context.run_id % 10**6}"

@@ -20,7 +20,13 @@ _ROWS_PER_TASK = 1024
 
 
 def healthy_nodes(
-    reports: list[NodeReport], num_items: int, noise_scale: float, threshold: float, seed: int, server_round: int
+    reports: list[NodeReport],
+    num_items: int,
+    noise_scale: float,
+    threshold: float,
+    seed: int,
+    server_round: int,
+    threads: int = 1,
 ) -> list[bool]:
     """Check the node means against each other: a node that lies throughout is seen by nobody else.
 
@@ -35,27 +41,25 @@ def healthy_nodes(
     -------
     For each report whether it goes into the average; False where it has no finite mean.
     """
-    healthy = [False] * len(reports)
-    present, distances, resolutions = [], [], []
-    for i, report in enumerate(reports):
-        if report.mean is None:
-            continue
-        normal = float(derive_generator(seed, "node-norm", server_round, report.node).standard_normal())
-        squared = report.mean.squared_norm(num_items, normal)
-        if not math.isfinite(squared):
-            continue
-        expected, sd = report.mean.expected_noise(num_items, noise_scale)
-        root = report.mean.clients**0.5
-        present.append(i)
-        distances.append(root * max(squared - expected, 0.0) ** 0.5)
-        resolutions.append(root * sd**0.5)
-        healthy[i] = True
-    if threshold == 0 or len(present) < 3:
-        return healthy
-    scores = robust_z_scores(np.array(distances), float(np.median(resolutions)))
-    for i, score in zip(present, scores, strict=True):
-        healthy[i] = bool(score <= threshold)
-    return healthy
+    distances, resolutions = np.full(len(reports), np.nan), np.full(len(reports), np.nan)
+
+    def measure(i: int) -> None:
+        mean = reports[i].mean
+        if mean is None:
+            return
+        normal = float(derive_generator(seed, "node-norm", server_round, reports[i].node).standard_normal())
+        squared = mean.squared_norm(num_items, normal)
+        if math.isfinite(squared):
+            expected, sd = mean.expected_noise(num_items, noise_scale)
+            distances[i] = (mean.clients * max(squared - expected, 0.0)) ** 0.5
+            resolutions[i] = (mean.clients * sd) ** 0.5
+
+    in_parallel(measure, range(len(reports)), threads)
+    healthy = np.isfinite(distances)
+    if threshold > 0 and healthy.sum() >= 3:
+        scores = robust_z_scores(distances[healthy], float(np.median(resolutions[healthy])))
+        healthy[healthy] = scores <= threshold
+    return [bool(well) for well in healthy]
 
 
 @compiled

@@ -183,7 +183,13 @@ class FastPFRec(Strategy):
         config, table = self._config, self.state.item_table
         nodes = self._tier.collect(parts, len(table), server_round) if parts else []
         healthy = healthy_nodes(
-            nodes, len(table), config.effective_noise_scale, config.node_z_threshold, config.seed, server_round
+            nodes,
+            len(table),
+            config.effective_noise_scale,
+            config.node_z_threshold,
+            config.seed,
+            server_round,
+            self._threads,
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         if means:

@@ -39,7 +39,8 @@ class NodeMean:
         ----------
         num_items : rows of the table. normal : one standard normal draw.
         """
-        carried = np.einsum("ij,ij->i", self.values, self.values)
+        carried = np.empty(len(self.rows))
+        _row_squares(self.values, carried)
         second, of_square, repeats = self._noise_moments(num_items, 0.0)
         k = self.values.shape[1]
         mean = float((second * repeats).sum()) * k
@@ -75,6 +76,15 @@ class NodeMean:
 
 
 @compiled
+def _row_squares(values: Any, out: Any) -> None:
+    for t in range(values.shape[0]):
+        square = 0.0
+        for c in range(values.shape[1]):
+            square += values[t, c] * values[t, c]
+        out[t] = square
+
+
+@compiled
 def _count_touches(rows: Any, pointer: Any, members: Any, counts: Any) -> None:
     for m in range(members.shape[0]):
         for t in range(pointer[members[m]], pointer[members[m] + 1]):
@@ -86,9 +96,9 @@ def _add_values(rows: Any, pointer: Any, values: Any, members: Any, place: Any, 
     k = values.shape[1]
     for m in range(members.shape[0]):
         for t in range(pointer[members[m]], pointer[members[m] + 1]):
-            total = sums[place[rows[t]]]
+            total, row = sums[place[rows[t]]], values[t]
             for c in range(k):
-                total[c] += float(values[t, c])
+                total[c] += row[c]
 
 
 def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items: int) -> NodeMean:
