@@ -60,11 +60,20 @@ class ContentLocator(UserProvidedCacheLocator):  # type: ignore[misc]
 
 def compiled(function: Any) -> Any:
     """Compile `function` for use without the interpreter lock; only the first run of this code on a machine pays for it."""
+    return _compile(function, MATH_FLAGS)
+
+
+def compiled_in_order(function: Any) -> Any:
+    """The same for sums that must be added in the order in which they stand."""
+    return _compile(function, False)
+
+
+def _compile(function: Any, flags: set[str] | bool) -> Any:
     before = numba_config.CACHE_LOCATOR_CLASSES
     numba_config.CACHE_LOCATOR_CLASSES = (
         f"{__name__}.ContentLocator,UserProvidedCacheLocator,InTreeCacheLocator,UserWideCacheLocator"
     )
     try:
-        return numba.njit(nogil=True, cache=True, fastmath=MATH_FLAGS, error_model="numpy")(function)
+        return numba.njit(nogil=True, cache=True, fastmath=flags, error_model="numpy")(function)
     finally:
         numba_config.CACHE_LOCATOR_CLASSES = before

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 import uuid
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fastpfrec_flwr import files
 from fastpfrec_flwr.data.errors import DataError
 
 APP = "fastpfrec"
@@ -57,17 +57,10 @@ def temporary_name(path: Path) -> Path:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write a file so that readers see the old content or the new, never a part."""
     make_directory(path.parent)
-    temporary = temporary_name(path)
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        files.write_atomically(path, data)
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}). Free some space or make it writable") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -9,20 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar, cast
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from fastpfrec_flwr.compiling import compiled_in_order
 
 Function = TypeVar("Function", bound=Callable[..., object])
 CHUNK = 64  # scores looked at together: enough for vector instructions, and few chunks hold a candidate
 
 
 def _compiled(function: Function) -> Function:
-    """Compile without the interpreter lock and keep the machine code.
-
-    Not `compiling.compiled`: its fast-math may reorder sums, and `exact_score` stands on a fixed order.
-    """
-    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
+    """Compile as `exact_score` needs it: fast-math may reorder sums, and it stands on a fixed order."""
+    return cast(Function, compiled_in_order(function))
 
 
 @_compiled
