@@ -57,7 +57,7 @@ def final_table(summary: dict[str, Any]) -> str:
     lines = [
         "",
         f"{summary['data_set']}, seed {summary['seed']}, best round {summary['best_round']}"
-        + (" (refitted)" if summary["refit"] else ""),
+        + (" (refitted)" if summary["refit"] and not summary["stopped"] else ""),
         "".join(["metric".ljust(18), *(f"{part} @{k}".rjust(16) for part in ("validation", "test") for k in (10, 20))]),
     ]
     for metric in _METRICS:

@@ -268,7 +268,8 @@ class Training:
     def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
         progress = self._progress
         validation = self._strategy.evaluate(self._grid, server_round, ["validation"])["validation"]
-        better = not progress.best or not validation[CRITERION] <= progress.best[CRITERION]
+        before = progress.best.get(CRITERION, math.nan)
+        better = not progress.best or validation[CRITERION] > before or math.isnan(before)
         if better:
             progress.best_round, progress.best, progress.stale = server_round, validation, 0
             if not self._config.refit:
@@ -302,7 +303,7 @@ class Training:
 
     def _after_train(self) -> None:
         progress = self._progress
-        self._strategy.release(self._grid)
+        self._release()
         if not self._config.refit:
             progress.phase = "done"
             return
@@ -315,7 +316,12 @@ class Training:
         self._progress.test = self._strategy.evaluate(self._grid, self._progress.server_round, ["test"])["test"]
         self._best_table = self._strategy.state.item_table
         self._progress.phase = "done"
-        self._strategy.release(self._grid)
+        self._release()
+
+    def _release(self) -> None:
+        """Let simulated devices drop their state, unless a checkpoint may still be gone on from."""
+        if not self._config.checkpoint_every:
+            self._strategy.release(self._grid)
 
     # ---- end ---------------------------------------------------------------------------------------------------------
 
@@ -340,6 +346,7 @@ class Training:
         self._result.arrays = messages.encode_model(table)
         summary = self._summary(stopped)
         if stopped:
+            self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
             self._folder.write_item_table(table, self._item_ids)
