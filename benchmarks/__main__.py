@@ -67,6 +67,7 @@ def round_cost(
     clients: str = "256,1024",
     rounds: int = 15,
     super_nodes: int = 2,
+    negatives: Annotated[int, typer.Option(help="Size of the shared negative set; 0: the data set's own.")] = 0,
     output: Output = "",
 ) -> None:
     """Milliseconds of one round in-process, everything included (messages, state, check, average, server step)."""
@@ -77,7 +78,8 @@ def round_cost(
         runs: list[Any] = []
         for data_set in data_sets.split(","):
             for count in (int(c) for c in clients.split(",")):
-                config = configuration(data_set, data_dir, clients_per_round=count)
+                changes = {"num_negatives": negatives} if negatives else {}
+                config = configuration(data_set, data_dir, clients_per_round=count, **changes)
                 runs.append((data_set, count, *stack.enter_context(training(config, super_nodes)), []))
         for server_round in range(1, rounds + 4):
             for _, _, strategy, grid, times in runs:  # interleaved: a slow moment of the machine hits all alike

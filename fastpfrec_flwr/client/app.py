@@ -30,6 +30,9 @@ from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, 
 # Ray hides the GPUs from actors that asked for none; must be set where `ray.init` will see it.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
+# A process of the simulation serves many SuperNodes in turn; what they opened is kept for their next turn.
+OPEN_AT_ONCE = 128
+
 app = ClientApp()
 
 
@@ -157,33 +160,33 @@ def _prepare(config: RunConfig) -> PreparedSplit:
     return _prepared(config.data_set, config.data_dir, split_settings(config))
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _prepared(data_set: str, data_dir: str, settings: SplitSettings) -> PreparedSplit:
     return prepare(data_set, data_dir or None, settings)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _open_split(directory: Path) -> Split:
     return load_split(directory)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _catalogue_hash(directory: Path) -> str:
     ids = _open_split(directory).item_ids
     return hashlib.sha256("\n".join(ids.tolist()).encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
     return open_shard(directory, partition, num_partitions)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _refit_rows(directory: Path, partition: int, num_partitions: int) -> Rows:
     return merged_rows(_open_shard(directory, partition, num_partitions))
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=OPEN_AT_ONCE)
 def _open_state(path: Path, embedding_dim: int) -> ClientState:
     return ClientState(path, embedding_dim)
 

@@ -44,6 +44,8 @@ class ClientState:
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = NORMAL")
+            # A round writes a page per user: folding the log back after every few hundred of them would cost as much again.
+            self._connection.execute("PRAGMA wal_autocheckpoint = 8000")
             with self._transaction():
                 self._create()
         except (OSError, sqlite3.Error) as error:

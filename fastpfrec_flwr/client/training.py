@@ -16,8 +16,8 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.parallel import in_parallel
 
-# Users per task of the thread pool: few enough to balance, many enough that a task outlasts its start.
-USERS_PER_TASK = 16
+# Users per task of the thread pool: few, because the activity of users is heavy-tailed and the last task is waited for.
+USERS_PER_TASK = 4
 
 
 class StepSettings(NamedTuple):
