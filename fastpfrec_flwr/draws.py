@@ -180,11 +180,9 @@ def fill_laplace(key: Any, scale: Any, out: Any) -> None:
     for start in range(0, out.shape[0], BLOCK):
         next_bits(state, bits)
         stop = min(BLOCK, out.shape[0] - start)
-        if stop == BLOCK:
-            laplace_block(bits.view(np.int32), scale, work, out[start : start + BLOCK])
-        else:
-            laplace_block(bits.view(np.int32), scale, work, block)
-            out[start : start + stop] = block[:stop]
+        laplace_block(bits.view(np.int32), scale, work, block)
+        for i in range(stop):
+            out[start + i] = block[i]
 
 
 @compiled
@@ -198,4 +196,5 @@ def fill_normal(key: Any, out: Any) -> None:
         next_bits(state, bits)
         normal_block(bits.view(np.int32), work, block)
         stop = min(BLOCK, out.shape[0] - start)
-        out[start : start + stop] = block[:stop]
+        for i in range(stop):
+            out[start + i] = block[i]

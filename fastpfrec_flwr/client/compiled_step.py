@@ -103,7 +103,9 @@ def compiled_step(
         p = private[u]
         negatives = negatives_buffer[:count]
         for j in range(count):
-            negatives[j] = table[rows[negative_slots[u, j]]]
+            row = table[rows[negative_slots[u, j]]]
+            for c in range(k):
+                negatives[j, c] = row[c]
         total[:] = 0.0
         for q in range(start, stop):
             row = table[items[q]]

@@ -105,7 +105,10 @@ def _plan(
     marks = np.zeros((num_items + 7) // 8 * 8, np.uint8)
     words = marks.view(np.uint64)
     place = np.empty(num_items, np.int64)
-    drawn = np.empty(max(1, counts.max()) if counts.shape[0] > 0 else 1, np.int64)
+    most = 1
+    for u in range(first_user, last_user):
+        most = max(most, counts[u])
+    drawn = np.empty(most, np.int64)
     position = bounds[first_user] if first_user < last_user else 0
     for u in range(first_user, last_user):
         for q in range(pointer[u], pointer[u + 1]):

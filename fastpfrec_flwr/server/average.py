@@ -63,9 +63,9 @@ def healthy_nodes(
 
 
 @compiled
-def _add_rows(rows: Any, values: Any, factor: float, first: int, last: int, total: Any) -> None:
-    """Add factor * values to the rows of `total` between `first` and `last`."""
-    for t in range(np.searchsorted(rows, first), np.searchsorted(rows, last)):
+def _add_rows(rows: Any, values: Any, factor: float, start: int, stop: int, total: Any) -> None:
+    """Add factor * values to `total`, for entries `start` to `stop` of `rows`."""
+    for t in range(start, stop):
         out = total[rows[t]]
         for c in range(values.shape[1]):
             out[c] += factor * values[t, c]
@@ -111,7 +111,8 @@ def average_nodes(
     def run(first: int) -> None:
         last = min(first + _ROWS_PER_TASK, num_items)
         for mean in means:
-            _add_rows(mean.rows, mean.values, share, first, last, total)
+            start, stop = np.searchsorted(mean.rows, [first, last])
+            _add_rows(mean.rows, mean.values, share, start, stop, total)
         if covered:
             _add_cover(np.uint64(stream_key(seed, "cover", server_round, first)), deviations, first, last, total)
 
