@@ -31,7 +31,6 @@ def device_states():
 
 
 def test_the_run_folder(finished):
-    before = device_states()
     run = finished(checkpoint_every=6)
     files = {path.relative_to(run.folder).as_posix() for path in run.folder.rglob("*") if path.is_file()}
     assert files == {
@@ -56,7 +55,15 @@ def test_the_run_folder(finished):
         assert arrays["item_table"].shape == (400, 16)
         assert len(set(arrays["item_ids"].tolist())) == 400
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_device_states_stay_only_for_a_checkpoint(finished):
+    before = device_states()
+    finished()
     assert device_states() == before, "what the devices kept of a finished simulation is of no use to anybody"
+    finished(checkpoint_every=6)
+    copies = {path.name for path in device_states() - before if "round-" in path.name}
+    assert copies == {f"{i}-of-2.round-{r}.sqlite3" for i in (0, 1) for r in (6, 12)}, "a resume needs them"
 
 
 def test_sparse_uploads_are_counted_as_sent(finished):
