@@ -178,6 +178,7 @@ class Training:
                 "report": json.loads(report),
             },
             "super_nodes": len(nodes.ids),
+            "deployed": nodes.deployed,
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
@@ -415,7 +416,7 @@ class Training:
             "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
             "reason": guarantee.reason,
             "noise": f"{config.noise}, scale {config.effective_noise_scale}",
-            "randomness": "seeded (simulation)" if self._facts.get("super_nodes") else "unknown",
+            "randomness": "operating system" if self._facts["deployed"] else "seeded (simulation)",
             "not_noised": ["metric sums per SuperNode"] + (["train loss per SuperNode"] if config.report_loss else []),
         }
 
