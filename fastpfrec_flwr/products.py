@@ -65,9 +65,7 @@ def _tile(rows: int, width: int, accumulate: bool) -> Any:
                 return value
 
             places = [
-                builder.bitcast(
-                    builder.gep(out_data, [builder.add(out_start, times(out_row, r))]), vector.as_pointer()
-                )
+                builder.bitcast(builder.gep(out_data, [builder.add(out_start, times(out_row, r))]), vector.as_pointer())
                 for r in range(rows)
             ]
             sums = [cgutils.alloca_once(builder, vector) for _ in range(rows)]

@@ -122,7 +122,9 @@ def compiled_step(
         pull = np.float32(s.neighbour_weight / math.sqrt(max(degree, 1))) if s.refresh else np.float32(0.0)
         targets, users, gradient = targets_buffer[:n], users_buffer[:n], gradient_buffer[:n]
         turned = users_across[: wide * across].reshape(wide, across)  # (k, n): the users' vectors as columns
-        scores = scores_buffer[: _BLOCK * across].reshape(_BLOCK, across)  # of a block's negatives by the user's targets
+        scores = scores_buffer[: _BLOCK * across].reshape(
+            _BLOCK, across
+        )  # of a block's negatives by the user's targets
         for i in range(n):
             row = table[items[start + i]]
             out = weights[items[start + i]] if s.leave_one_out else np.float32(0.0)

@@ -72,7 +72,15 @@ def _clear(first: int, last: int, total: Any, variances: Any) -> None:
 
 @compiled
 def _add_rows(
-    rows: Any, values: Any, touched_by: Any, factor: float, unseen: float, start: int, stop: int, total: Any, variances: Any
+    rows: Any,
+    values: Any,
+    touched_by: Any,
+    factor: float,
+    unseen: float,
+    start: int,
+    stop: int,
+    total: Any,
+    variances: Any,
 ) -> None:
     """Add factor * values to `total` for entries `start` to `stop` of `rows`; take their cover noise out of `variances`."""
     for t in range(start, stop):

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
-
 # Rows of the table per pass over the clients: their sums in float64 should stay in the second-level cache.
 _ROWS_PER_BLOCK = 512
 
