@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
-# Rows of the table per pass over the clients: their sums in float64 should stay in the second-level cache.
+# Touched rows per pass over the clients: their sums in float64 should stay in the second-level cache.
 _ROWS_PER_BLOCK = 512
 
 
@@ -123,13 +123,13 @@ def _number(counts: Any, place: Any, rows: Any, touched_by: Any) -> int:
 
 @compiled
 def _add_values(
-    rows: Any, pointer: Any, values: Any, members: Any, cursors: Any, below: int, place: Any, origin: int, sums: Any
+    rows: Any, pointer: Any, values: Any, members: Any, cursors: Any, last: int, place: Any, origin: int, sums: Any
 ) -> None:
-    """Add each member's rows from its cursor on, up to row `below`, and move the cursors."""
+    """Add each member's rows from its cursor on, up to row `last`, and move the cursors."""
     k = values.shape[1]
     for m in range(members.shape[0]):
         t, stop = cursors[m], pointer[members[m] + 1]
-        while t < stop and rows[t] < below:
+        while t < stop and rows[t] <= last:
             total, row = sums[place[rows[t]] - origin], values[t]
             for c in range(k):
                 total[c] += row[c]
@@ -180,12 +180,11 @@ def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items:
     # Block by block of the table, so that the sums stay in the cache while all clients' rows pass by in order.
     sums = np.zeros((min(_ROWS_PER_BLOCK, found), k))
     cursors = [part.pointer[chosen] for part, chosen in mine]
-    for begin in range(0, num_items, _ROWS_PER_BLOCK):
-        below = min(begin + _ROWS_PER_BLOCK, num_items)
-        origin = int(place[begin])
+    for origin in range(0, found, _ROWS_PER_BLOCK):
+        count = min(_ROWS_PER_BLOCK, found - origin)
+        last = int(rows[origin + count - 1])
         for (part, chosen), cursor in zip(mine, cursors, strict=True):
-            _add_values(part.rows, part.pointer, part.values, chosen, cursor, below, place, origin, sums)
-        count = (int(place[below]) if below < num_items else found) - origin
+            _add_values(part.rows, part.pointer, part.values, chosen, cursor, last, place, origin, sums)
         _finish(sums, count, clients, origin, values, squares)
     mean = NodeMean(clients, rows[:found], values, touched_by[:found], mine[0][0].cover_scale)
     object.__setattr__(mean, "row_squares", squares)
