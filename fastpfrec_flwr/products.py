@@ -105,7 +105,18 @@ def multiply_narrow(a: Any, b: Any, rows: int, depth: int, width: int, out: Any)
     a : (>= rows, lda) float32. b : (>= depth, width) float32, `width` a multiple of 8. out : (>= rows, width) float32.
     """
     lda = a.shape[1]
-    for column in range(0, width, NARROW):
+    column = 0
+    # Sixteen columns at a time share their loads of `a` better than eight.
+    while column + WIDTH <= width:
+        row = 0
+        while row + 4 <= rows:
+            _wide_rows(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
+            row += 4
+        while row < rows:
+            _wide_row(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
+            row += 1
+        column += WIDTH
+    if column < width:
         row = 0
         while row + 8 <= rows:
             _narrow_rows(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)

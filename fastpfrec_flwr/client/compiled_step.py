@@ -103,6 +103,7 @@ def compiled_step(
         start, stop = pointer[u], pointer[u + 1]
         n, degree = own_counts[u], stop - start
         across = -(-n // NARROW) * NARROW
+        whole_tiles = -(-n // 4) * 4  # rows of the users' gradient; those beyond n are never read
         count = width
         while count > 0 and negative_slots[u, count - 1] < 0:
             count -= 1
@@ -151,9 +152,9 @@ def compiled_step(
                 turned[c, i] = users[i, c]
             for i in range(n, across):
                 turned[c, i] = np.float32(0.0)
-        for i in range(n):
+        for i in range(whole_tiles):
             for c in range(wide):
-                gradient[i, c] = np.float32(0.0)
+                gradient_buffer[i, c] = np.float32(0.0)
         loss = 0.0
         step = -s.item_learning_rate
         shrink = step * s.l2 * np.float32(n) / np.float32(max(count, 1))
@@ -183,7 +184,7 @@ def compiled_step(
                     for i in range(across):
                         lift[i] += scores[j, i]
             # scores now holds dLoss/dscore of the negatives; what pushes them down lifts the positives by its sum.
-            add_transposed_product(scores_buffer, block, n, across, size, gradient_buffer)
+            add_transposed_product(scores_buffer, block, whole_tiles, across, size, gradient_buffer)
             multiply(scores_buffer, users_buffer, size, across, n, block_gradient)
             for j in range(size):
                 change = changes[negative_slots[u, begin + j]]
