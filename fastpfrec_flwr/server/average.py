@@ -67,7 +67,7 @@ def _clear(first: int, last: int, total: Any, variances: Any) -> None:
     for t in range(first, last):
         variances[t] = 0.0
         for c in range(total.shape[1]):
-            total[t, c] = 0.0
+            total[t, c] = np.float32(0.0)
 
 
 @compiled
@@ -83,11 +83,12 @@ def _add_rows(
     variances: Any,
 ) -> None:
     """Add factor * values to `total` for entries `start` to `stop` of `rows`; take their cover noise out of `variances`."""
+    share = np.float32(factor)
     for t in range(start, stop):
         out = total[rows[t]]
         variances[rows[t]] -= unseen * touched_by[t]
         for c in range(values.shape[1]):
-            out[c] += factor * values[t, c]
+            out[c] += share * np.float32(values[t, c])
 
 
 @compiled
@@ -97,14 +98,14 @@ def _add_cover(key: Any, everywhere: float, variances: Any, first: int, last: in
     normals = np.empty((last - first) * k, np.float32)
     fill_normal(key, normals)
     for t in range(first, last):
-        deviation = math.sqrt(max(everywhere + variances[t], 0.0))
+        deviation = np.float32(math.sqrt(max(everywhere + variances[t], 0.0)))
         for c in range(k):
             total[t, c] += deviation * normals[(t - first) * k + c]
 
 
 def average_nodes(
     means: list[NodeMean], num_items: int, embedding_dim: int, seed: int, server_round: int, threads: int = 1
-) -> NDArray[np.float64]:
+) -> NDArray[np.float32]:
     """W_s - E: the unweighted average of the node means, cover noise included.
 
     The noise on rows that clients did not send is independent of their data, so its average over all of them is drawn here in
@@ -116,9 +117,9 @@ def average_nodes(
 
     Returns
     -------
-    (items, k) float64.
+    (items, k) float32.
     """
-    total, variances = np.empty((num_items, embedding_dim)), np.empty(num_items)
+    total, variances = np.empty((num_items, embedding_dim), np.float32), np.empty(num_items)
     share = 1.0 / len(means)
     # Per client and coordinate that its upload did not bring: the variance of its noise in the average.
     unseen = [2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]

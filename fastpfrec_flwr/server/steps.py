@@ -13,6 +13,7 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.randomness import derive_generator
+from fastpfrec_flwr.wire import sendable
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.99, 1e-4
 _ROWS_PER_TASK = 4096
@@ -44,7 +45,7 @@ class ServerState:
 class ServerStep(Protocol):
     """Turns the averaged change into the next state."""
 
-    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
         """Take one step with `change` = W_s - E ((items, k)) in `server_round` (from 1)."""
 
 
@@ -55,7 +56,7 @@ class AverageStep:
     blend_weight: float
     unit_rows: bool
 
-    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
         """See `ServerStep`."""
         table = (state.item_table + self.blend_weight * change).astype(np.float32)
         return replace(state, item_table=_to_unit(table) if self.unit_rows else table, steps=state.steps + 1)
@@ -75,19 +76,19 @@ class RowAdamStep:
     num_rounds: int
     threads: int = 1
 
-    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
         """See `ServerStep`."""
         steps = state.steps + 1
-        table, first, second = (
-            state.item_table.copy(),
-            state.first_moment.copy(),
-            state.second_moment.copy(),
-        )
+        # The new table is the next round's message; the others stay here.
+        table = sendable(state.item_table.shape, "float32")
+        first, second = np.empty_like(state.first_moment), np.empty_like(state.second_moment)
+        before = state.item_table, state.first_moment, state.second_moment
         size = self.blend_weight * scheduled(self.learning_rate, self.schedule, server_round, self.num_rounds)
 
         def run(start: int) -> None:
             stop = min(start + _ROWS_PER_TASK, len(table))
-            _row_adam(table, first, second, change, size, 1 - BETA_1**steps, 1 - BETA_2**steps, start, stop)
+            correct = 1 - BETA_1**steps, 1 - BETA_2**steps
+            _row_adam(*before, change, size, *correct, start, stop, table, first, second)
 
         in_parallel(run, range(0, len(table), _ROWS_PER_TASK), self.threads)
         return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps, state.item_counts)
@@ -104,17 +105,22 @@ def _row_adam(
     correct_second: float,
     start: int,
     stop: int,
+    new_table: Any,
+    new_first: Any,
+    new_second: Any,
 ) -> None:
     k = table.shape[1]
     for t in range(start, stop):
         square = 0.0
         for c in range(k):
             square += change[t, c] * change[t, c]
-        second[t] = np.float32(BETA_2 * second[t] + (1 - BETA_2) * square / k)
-        factor = size / correct_first / (math.sqrt(second[t] / correct_second) + EPSILON)
+        moment = np.float32(BETA_2 * second[t] + (1 - BETA_2) * square / k)
+        new_second[t] = moment
+        factor = size / correct_first / (math.sqrt(moment / correct_second) + EPSILON)
         for c in range(k):
-            first[t, c] = np.float32(BETA_1 * first[t, c] + (1 - BETA_1) * change[t, c])
-            table[t, c] += np.float32(factor * first[t, c])
+            direction = np.float32(BETA_1 * first[t, c] + (1 - BETA_1) * change[t, c])
+            new_first[t, c] = direction
+            new_table[t, c] = table[t, c] + np.float32(factor * direction)
 
 
 def scheduled(learning_rate: float, schedule: str, server_round: int, num_rounds: int) -> float:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import Event
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -212,7 +213,7 @@ class FastPFRec(Strategy):
             moved=bool(means),
         )
 
-    def _count(self, mean: NDArray[np.float64], clients: int) -> None:
+    def _count(self, mean: NDArray[np.floating[Any]], clients: int) -> None:
         """Add what this round's clients say of how many users each item has."""
         assert self.state.item_counts is not None
         self._state = replace(self.state, item_counts=self.state.item_counts + mean * clients / COUNT_UNIT)
