@@ -23,7 +23,8 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.server.average import average_nodes, healthy_nodes
+from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import SuperNodes, exchange, query
 from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -40,14 +41,22 @@ class FastPFRec(Strategy):
     ----------
     config : the run's. tier : what stands between clients and server. step : what becomes of the average.
     folder : where the run leaves its files; None leaves none. threads : of the server's own arithmetic.
+    aggregator : what the server makes of the nodes' means.
     """
 
     def __init__(
-        self, config: RunConfig, tier: Tier, step: ServerStep, folder: RunFolder | None = None, threads: int = 1
+        self,
+        config: RunConfig,
+        tier: Tier,
+        step: ServerStep,
+        folder: RunFolder | None = None,
+        threads: int = 1,
+        aggregator: ServerAggregator = NodeAverage(),  # noqa: B008 - frozen and without state
     ) -> None:
         self._config = config
         self._tier = tier
         self._step = step
+        self._aggregator = aggregator
         self._threads = threads
         self.folder = folder
         self.stop = Event()  # set it to stop after the round that runs
@@ -193,7 +202,9 @@ class FastPFRec(Strategy):
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         if means:
-            change = average_nodes(means, len(table), config.upload_width, config.seed, server_round, self._threads)
+            change = self._aggregator.combine(
+                means, len(table), config.upload_width, config.seed, server_round, self._threads
+            )
             if config.counted:
                 self._count(change[:, -1], sum(mean.clients for mean in means))
                 change = np.ascontiguousarray(change[:, :-1])

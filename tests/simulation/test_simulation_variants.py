@@ -34,6 +34,18 @@ COSINE = {
         pytest.param({"item_refresh_interval": 1}, CHANCE, id="items refreshed every round"),
         pytest.param({"report_loss": False}, ROUGH, id="loss not reported"),
         pytest.param({"server_schedule": "constant", "popularity_weight": 0.0}, ROUGH, id="constant rate"),
+        pytest.param({"node_aggregator": "row-median", "upload": "sparse"}, ROUGH, id="row median"),
+        pytest.param({"node_aggregator": "row-trimmed-mean", "upload": "sparse"}, ROUGH, id="row trimmed mean"),
+        pytest.param({"node_aggregator": "multi-krum"}, ROUGH, id="multi-krum"),
+        pytest.param({"node_aggregator": "geometric-median"}, ROUGH, id="geometric median"),
+        pytest.param({"node_aggregator": "centered-clipping"}, ROUGH, id="centred clipping"),
+        pytest.param({"node_aggregator": "geometric-median", "tier": "direct"}, ROUGH, id="geometric median, no tier"),
+        pytest.param({"server_aggregator": "median"}, CHANCE, id="median across nodes"),
+        pytest.param(
+            {"server_aggregator": "trimmed-mean", "trim_fraction": 0.25}, ROUGH, id="trimmed mean across nodes"
+        ),
+        pytest.param({"server_aggregator": "geometric-median"}, ROUGH, id="geometric median across nodes"),
+        pytest.param({"server_step": "momentum", "server_learning_rate": 0.3}, ROUGH, id="server momentum"),
         pytest.param({"clients_per_round": 600, "num_rounds": 4, "evaluate_every": 2}, CHANCE, id="all clients"),
         pytest.param({"clients_per_round": 1000, "num_rounds": 4, "evaluate_every": 2}, CHANCE, id="more than all"),
     ],
