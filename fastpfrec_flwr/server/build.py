@@ -6,6 +6,8 @@ from functools import partial
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.foreign import ForeignStrategy
+from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
@@ -80,7 +82,15 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
 
 
 def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: int = 1) -> FastPFRec:
-    """The strategy with its parts."""
+    """The strategy with its parts: ours, or another one on our clients.
+
+    Raises
+    ------
+    ConfigError if `strategy` names none that can be made.
+    """
+    if config.strategy != "fastpfrec":
+        make = load_strategy(config.strategy, config.strategy_options)
+        return ForeignStrategy(config, make, config.strategy, folder, threads)
     return FastPFRec(
         config,
         build_tier(config, threads),

@@ -68,6 +68,17 @@ class FastPFRec(Strategy):
         self.outcome: RoundOutcome | None = None
         self.evaluation_refused: list[str] = []
 
+    @property
+    def route(self) -> str:
+        """Where uploads go."""
+        if self._config.tier == "direct":
+            return "the server, without trusted nodes"
+        return f"{self._config.num_trusted_nodes} trusted nodes"
+
+    def notes(self) -> list[str]:
+        """What the log should say of it beside that: nothing."""
+        return []
+
     def attach(self, nodes: SuperNodes, state_id: str) -> None:
         """Take the SuperNodes that take part, and the name of the state that their devices keep."""
         self._nodes = nodes
@@ -121,8 +132,13 @@ class FastPFRec(Strategy):
         }
         return [
             Message(messages.encode_train(arrays, self.order(server_round, clients, **flags)), node, "train")  # type: ignore[arg-type]
-            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._config.clients_per_round), strict=True)
+            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True)
         ]
+
+    @property
+    def _clients_wanted(self) -> int:
+        """Clients that this round asks for."""
+        return self._config.clients_per_round
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -139,7 +155,7 @@ class FastPFRec(Strategy):
         reports: list[TrainReport] = []
         refused: list[str] = []
         nonces: set[int] = set()
-        most = min(self._config.clients_per_round, max(self._nodes.num_users, 1))
+        most = min(self._clients_wanted, max(self._nodes.num_users, 1))
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(

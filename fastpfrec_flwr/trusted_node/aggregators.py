@@ -51,8 +51,9 @@ class Mean:
 class PerCoordinate:
     """A location rule on every coordinate of the whole tables, rows that a client did not touch included.
 
-    A row that fewer than half of the clients touch has median zero (or pure noise), so with many items little is learnt: that
-    is what these rules do to sparse changes, not a fault. `PerRow` is the remedy where uploads show their rows.
+    Without noise a row that fewer than half of the clients touch has median zero, and a trimmed mean cuts the few that say
+    something: that is what these rules do to sparse changes, not a fault. Under dense noise, which lies on all clients alike, the
+    few still shift the middle. `PerRow` is the remedy where uploads show their rows.
     """
 
     rule: LocationRule
