@@ -65,7 +65,9 @@ class PerCoordinate:
         points = UploadPoints.gather(parts, members, num_items, cover_key)
         rows, values = located(points, self.rule)
         # Of the noise the server expects the mean's, which is at least the location's (a median of Laplace draws has half).
+        # Where it is zero exactly, the clients that sent nothing have outvoted the others and their noise.
         touched = points.touched_by[rows] if points.uploads.cover_scale == 0 else np.full(len(rows), points.count)
+        touched = np.where(values.any(axis=1), touched, 0)
         return NodeMean(points.count, rows, values, touched, 0.0)
 
 
