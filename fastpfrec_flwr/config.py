@@ -58,10 +58,16 @@ class RunConfig(BaseModel):
     round_timeout: Positive
     report_loss: bool
 
-    # FastGNN and its loss
+    # strategy
+    strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
+    strategy_options: str
+    strategy_memory: Positive
+
+    # encoder and its loss
+    encoder: Literal["fastgnn", "lightgcn"]
     embedding_dim: Count
     init_scale: Positive
-    num_layers: Literal[2]
+    num_layers: Literal[1, 2, 3, 4]
     user_weight: Share
     neighbour_weight: Share
     leave_one_out: bool
@@ -96,10 +102,20 @@ class RunConfig(BaseModel):
     robust_z_threshold: Positive
     outlier_ratio_threshold: Share
     node_z_threshold: NonNegative
+    node_aggregator: Literal[
+        "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
+        "krum", "multi-krum", "geometric-median", "centered-clipping",
+    ]  # fmt: skip
+    trim_fraction: Annotated[float, Field(ge=0, lt=0.5)]
+    malicious_fraction: Annotated[float, Field(ge=0, lt=0.5)]
+    centered_clip_radius: NonNegative
+    centered_clip_iterations: Count
 
     # server
-    server_step: Literal["average", "row-adam"]
+    server_aggregator: Literal["mean", "median", "trimmed-mean", "geometric-median"]
+    server_step: Literal["average", "momentum", "row-adam"]
     server_learning_rate: Positive
+    server_momentum: Annotated[float, Field(ge=0, lt=1)]
     server_schedule: Literal["constant", "cosine"]
     blend_weight: Annotated[float, Field(gt=0, le=1)]
     unit_rows: bool
@@ -159,10 +175,70 @@ class RunConfig(BaseModel):
                 "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
             ),
         ]
+        rules += self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         for broken, message in rules:
             if broken:
                 raise ValueError(message)
         return self
+
+    def _encoder_rules(self) -> list[tuple[bool, str]]:
+        """What LightGCN leaves no choice in: it convolves everything in every round and weighs all neighbours alike."""
+        if self.encoder == "fastgnn":
+            return [
+                (
+                    self.num_layers != 2,
+                    f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
+                )
+            ]
+        return [
+            (self.leave_one_out, "leave-one-out must be false with encoder = 'lightgcn', got true"),
+            (
+                self.norm_exponent != 0,
+                f"norm-exponent must be 0.0 with encoder = 'lightgcn', got {self.norm_exponent}",
+            ),
+            (
+                self.item_refresh_interval != 1,
+                f"item-refresh-interval must be 1 with encoder = 'lightgcn', got {self.item_refresh_interval}: "
+                "it convolves the items in every round",
+            ),
+            (self.loss == "ccl", "loss must be 'bpr' with encoder = 'lightgcn', got 'ccl'"),
+        ]
+
+    def _aggregator_rules(self) -> list[tuple[bool, str]]:
+        shows_rows = self.upload == "sparse" or self.noise == "none"
+        robust = self.node_aggregator != "mean" or self.server_aggregator != "mean"
+        return [
+            (
+                self.node_aggregator.startswith("row-") and not shows_rows,
+                f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
+                "a dense noised upload does not show which rows its client touched",
+            ),
+            (
+                robust and self.counted,
+                "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
+                f"got {self.popularity_weight}: a count is a sum, which no median keeps",
+            ),
+        ]
+
+    def _strategy_rules(self) -> list[tuple[bool, str]]:
+        """What another strategy than ours cannot keep: it gets tables and gives a table."""
+        if self.strategy == "fastpfrec":
+            return [(bool(self.strategy_options), "strategy-options must be '' with strategy = 'fastpfrec'")]
+        return [
+            (
+                self.blend_weight < 1,
+                f"blend-weight must be 1.0 with strategy = '{self.strategy}', got {self.blend_weight}: "
+                "the devices' own deviations belong to our blend",
+            ),
+            (
+                self.unit_rows,
+                f"unit-rows must be false with strategy = '{self.strategy}', got true: it does not keep rows at unit length",
+            ),
+            (
+                self.counted,
+                f"popularity-weight must be 0.0 with strategy = '{self.strategy}', got {self.popularity_weight}",
+            ),
+        ]
 
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
@@ -228,6 +304,7 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
         "float_type": "must be a number",
         "bool_type": "must be true or false",
         "string_type": "must be a string",
+        "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
     }
     rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
     return f"{key} {rule}, got {item['input']!r}"

@@ -15,6 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
+from fastpfrec_flwr.client.build import build_client, build_device
 from fastpfrec_flwr.client.node import Node, merged_rows
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
@@ -25,7 +26,6 @@ from fastpfrec_flwr.files import APP, source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError
 from fastpfrec_flwr.parallel import available_threads
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
 
 # Ray hides the GPUs from actors that asked for none; must be set where `ray.init` will see it.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -50,6 +50,8 @@ def describe(message: Message, context: Context) -> Message:
     """Say what this SuperNode holds."""
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        if config.device == "cuda":
+            build_device(config.device)  # a SuperNode that cannot train says so before round 1
         prepared = _prepare(config)
         shard = open_shard(prepared.directory, place.partition, place.num_partitions)
         return messages.encode_description(
@@ -195,35 +197,12 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
     prepared = _prepare(config)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
-    threads = available_threads(config.threads)
-    return Node(
+    return build_client(
         config,
         shard,
         _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim),
-        build_mechanism(config, threads),
         _open_split(prepared.directory).num_users,
         device_secret(place.state_root) if place.deployed else None,
-        _device(config.device),
-        threads,
+        available_threads(config.threads),
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
     )
-
-
-def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
-    """The privacy mechanism that the configuration asks for."""
-    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted)
-    if config.noise == "none":
-        return NoNoise(clip)
-    return LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
-
-
-def _device(wanted: str) -> str:
-    if wanted == "cpu":
-        return "cpu"
-    import torch
-
-    if torch.cuda.is_available():
-        return "cuda"
-    if wanted == "cuda":
-        raise ConfigError("device must be 'auto' or 'cpu' where no CUDA device is available, got 'cuda'")
-    return "cpu"

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fastpfrec_flwr.client.plan import CohortPlan
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.model import fastgnn, losses
+from fastpfrec_flwr.model import losses
+from fastpfrec_flwr.model.encoders import Stars, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs
 
 # Pairs (positive, negative) scored at once; bounds the memory of a cohort with a shared negative set.
@@ -112,28 +113,19 @@ def _losses(
     rows: Tensor, private: Tensor, edge_weights: Tensor, at: _Indices, config: RunConfig, refresh: bool
 ) -> Tensor:
     """(users,) loss of each user without its L2 terms."""
-    num_users = len(private)
-    edge_rows = rows[at.edge_slots]  # (edges, k)
-    weighted = edge_weights[:, None] * edge_rows
-    sums = fastgnn.neighbourhood_sums(weighted, at.edge_owner, num_users)  # (users, k)
-    users = fastgnn.target_user_vectors(
-        private, sums, at.degrees, weighted[at.own_edges], at.target_owner,
-        config.user_weight, config.neighbour_weight, config.leave_one_out,
-    )  # fmt: skip
-    targets = edge_rows[at.own_edges]  # (targets, k)
-    if refresh:
-        targets = fastgnn.refresh_rows(
-            targets, private, at.target_owner, at.degrees, config.user_weight, config.neighbour_weight
-        )
+    stars = Stars(at.edge_owner, at.own_edges, at.target_owner, at.degrees)
+    users, targets, scale = build_encoder(config).encode(private, rows[at.edge_slots], edge_weights, stars, refresh)
     if config.loss == "ccl":
         users = losses.unit(users)
     positive = (users * targets).sum(dim=1)
     negative, valid = _shared_scores(users, rows, at) if config.negatives == "shared" else _own_scores(users, rows, at)
+    if scale != 1.0:
+        negative = scale * negative
     if config.loss == "ccl":
         per_target = losses.ccl_losses(positive, negative, valid, config.margin, config.negative_weight)
     else:
         per_target = losses.bpr_losses(positive, negative, valid)
-    return torch.zeros(num_users, dtype=rows.dtype, device=rows.device).index_add(0, at.target_owner, per_target)
+    return torch.zeros(len(private), dtype=rows.dtype, device=rows.device).index_add(0, at.target_owner, per_target)
 
 
 def _own_scores(users: Tensor, rows: Tensor, at: _Indices) -> tuple[Tensor, Tensor]:

@@ -20,9 +20,9 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metric_sums
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows, RowsLike, entries_of
 from fastpfrec_flwr.messages import Order, TrainReport
-from fastpfrec_flwr.model.fastgnn import norm_weights
+from fastpfrec_flwr.model.encoders import Encoder, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
-from fastpfrec_flwr.model.scoring import inference_user_vectors, popularity_bias
+from fastpfrec_flwr.model.scoring import popularity_bias
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT, Mechanism, PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
@@ -50,6 +50,11 @@ class Node:
     threads: int
     refit_rows: Rows | None = None
 
+    @property
+    def encoder(self) -> Encoder:
+        """How its users and items are encoded."""
+        return build_encoder(self.config)
+
     def train(self, table: NDArray[np.float32], order: Order) -> tuple[PrivatizedUploads, TrainReport]:
         """Train this round's users and make their uploads private; their state moves on when the uploads are ready.
 
@@ -69,15 +74,14 @@ class Node:
         users = self.shard.users[drawn]
         vectors = self.state.vectors(users, self._initial_vectors(users))
         deviations = self._deviations(users, order.server_round)
-        interval = self.config.item_refresh_interval
         updates = train_cohort(
             table,
-            norm_weights(table, self.config.norm_exponent),
+            self.encoder.item_weights(table),
             graphs,
             vectors,
             self._keys("negatives", order, users),
             self.config,
-            refresh=interval > 0 and order.server_round % interval == 0,
+            refresh=self.encoder.refreshes(order.server_round),
             report_loss=order.report_loss,
             device=self.device,
             threads=self.threads,
@@ -122,16 +126,7 @@ class Node:
         history = self._history(order.phase)
         users = self.shard.users
         private = self.state.vectors(users, self._initial_vectors(users))
-        vectors = inference_user_vectors(
-            table,
-            norm_weights(table, self.config.norm_exponent),
-            history.items,
-            history.starts,
-            history.ends,
-            private,
-            self.config.user_weight,
-            self.config.neighbour_weight,
-        )
+        vectors = self.encoder.user_vectors(table, history, private)
         if self.config.loss == "ccl":
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         sums = {}

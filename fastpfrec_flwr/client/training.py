@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.compiled_step import compiled_step
 from fastpfrec_flwr.client.deviation import Deviation, local_rows
+from fastpfrec_flwr.client.lightgcn_step import lightgcn_step
 from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
@@ -86,6 +87,9 @@ def train_cohort(
     """
     plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives, threads)
     simple = config.local_optimizer == "sgd" and config.negatives == "shared" and deviations is None
+    if simple and device == "cpu" and config.encoder == "lightgcn":
+        result = lightgcn_step(item_table, private, graphs, plan, config, report_loss, threads)
+        return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
     if simple and device == "cpu":
         return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
     local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.foreign import ForeignStrategy
+from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, Check, ClientsCheck, NoCheck, PaperCheck
+from fastpfrec_flwr.trusted_node.robust import (
+    CenteredClipping,
+    GeometricMedian,
+    Krum,
+    Median,
+    TrimmedMean,
+    located,
+    weighted_by,
+)
 from fastpfrec_flwr.trusted_node.tier import DirectTier, Tier, TrustedNodes
 
 
@@ -23,10 +38,38 @@ def build_check(config: RunConfig) -> Check:
     return checks[config.check]
 
 
+def build_node_aggregator(config: RunConfig) -> Aggregator:
+    """What each trusted node makes of its clients' uploads."""
+    trimmed = TrimmedMean(config.trim_fraction)
+    aggregators: dict[str, Aggregator] = {
+        "mean": Mean(),
+        "median": PerCoordinate(Median()),
+        "trimmed-mean": PerCoordinate(trimmed),
+        "row-median": PerRow(Median()),
+        "row-trimmed-mean": PerRow(trimmed),
+        "krum": PerClient(Krum(config.malicious_fraction, many=False)),
+        "multi-krum": PerClient(Krum(config.malicious_fraction, many=True)),
+        "geometric-median": PerClient(GeometricMedian()),
+        "centered-clipping": PerClient(CenteredClipping(config.centered_clip_radius, config.centered_clip_iterations)),
+    }
+    return aggregators[config.node_aggregator]
+
+
+def build_server_aggregator(config: RunConfig) -> ServerAggregator:
+    """What the server makes of the nodes' means."""
+    aggregators: dict[str, ServerAggregator] = {
+        "mean": NodeAverage(),
+        "median": AcrossNodes(partial(located, rule=Median())),
+        "trimmed-mean": AcrossNodes(partial(located, rule=TrimmedMean(config.trim_fraction))),
+        "geometric-median": AcrossNodes(partial(weighted_by, rule=GeometricMedian())),
+    }
+    return aggregators[config.server_aggregator]
+
+
 def build_tier(config: RunConfig, threads: int) -> Tier:
     """The tier between clients and server."""
     if config.tier == "direct":
-        return DirectTier()
+        return DirectTier(config.seed, build_node_aggregator(config))
     return TrustedNodes(
         config.num_trusted_nodes,
         build_check(config),
@@ -34,9 +77,25 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
         config.seed,
         threads,
         config.embedding_dim,
+        build_node_aggregator(config),
     )
 
 
 def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: int = 1) -> FastPFRec:
-    """The strategy with its parts."""
-    return FastPFRec(config, build_tier(config, threads), build_step(config, threads), folder, threads)
+    """The strategy with its parts: ours, or another one on our clients.
+
+    Raises
+    ------
+    ConfigError if `strategy` names none that can be made.
+    """
+    if config.strategy != "fastpfrec":
+        make = load_strategy(config.strategy, config.strategy_options)
+        return ForeignStrategy(config, make, config.strategy, folder, threads)
+    return FastPFRec(
+        config,
+        build_tier(config, threads),
+        build_step(config, threads),
+        folder,
+        threads,
+        build_server_aggregator(config),
+    )

@@ -63,6 +63,33 @@ class AverageStep:
 
 
 @dataclass(frozen=True)
+class MomentumStep:
+    """Heavy ball (Polyak 1964; FedAvgM of Hsu et al. 2019): m <- mu m + G, W_s = E + s_t m, then the blend.
+
+    A change that comes back every round grows to 1 / (1 - mu) times itself: choose s accordingly.
+    """
+
+    learning_rate: float
+    momentum: float
+    blend_weight: float
+    unit_rows: bool
+    schedule: str
+    num_rounds: int
+
+    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        moment = (self.momentum * state.first_moment + change).astype(np.float32)
+        size = self.blend_weight * scheduled(self.learning_rate, self.schedule, server_round, self.num_rounds)
+        table = (state.item_table + size * moment.astype(np.float64)).astype(np.float32)
+        return replace(
+            state,
+            item_table=_to_unit(table) if self.unit_rows else table,
+            first_moment=moment,
+            steps=state.steps + 1,
+        )
+
+
+@dataclass(frozen=True)
 class RowAdamStep:
     """Adam with one second moment per row: tail items get as large a step as popular ones.
 
@@ -148,6 +175,15 @@ def build_step(config: RunConfig, threads: int = 1) -> ServerStep:
     """The server step that the configuration asks for."""
     if config.server_step == "average":
         return AverageStep(config.blend_weight, config.unit_rows)
+    if config.server_step == "momentum":
+        return MomentumStep(
+            config.server_learning_rate,
+            config.server_momentum,
+            config.blend_weight,
+            config.unit_rows,
+            config.server_schedule,
+            config.num_rounds,
+        )
     return RowAdamStep(
         config.server_learning_rate,
         config.blend_weight,

@@ -24,7 +24,8 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.server.average import average_nodes, healthy_nodes
+from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import SuperNodes, exchange, query
 from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -41,14 +42,22 @@ class FastPFRec(Strategy):
     ----------
     config : the run's. tier : what stands between clients and server. step : what becomes of the average.
     folder : where the run leaves its files; None leaves none. threads : of the server's own arithmetic.
+    aggregator : what the server makes of the nodes' means.
     """
 
     def __init__(
-        self, config: RunConfig, tier: Tier, step: ServerStep, folder: RunFolder | None = None, threads: int = 1
+        self,
+        config: RunConfig,
+        tier: Tier,
+        step: ServerStep,
+        folder: RunFolder | None = None,
+        threads: int = 1,
+        aggregator: ServerAggregator = NodeAverage(),  # noqa: B008 - frozen and without state
     ) -> None:
         self._config = config
         self._tier = tier
         self._step = step
+        self._aggregator = aggregator
         self._threads = threads
         self.folder = folder
         self.stop = Event()  # set it to stop after the round that runs
@@ -59,6 +68,17 @@ class FastPFRec(Strategy):
         self._last_nonces: set[int] = set()
         self.outcome: RoundOutcome | None = None
         self.evaluation_refused: list[str] = []
+
+    @property
+    def route(self) -> str:
+        """Where uploads go."""
+        if self._config.tier == "direct":
+            return "the server, without trusted nodes"
+        return f"{self._config.num_trusted_nodes} trusted nodes"
+
+    def notes(self) -> list[str]:
+        """What the log should say of it beside that: nothing."""
+        return []
 
     def attach(self, nodes: SuperNodes, state_id: str) -> None:
         """Take the SuperNodes that take part, and the name of the state that their devices keep."""
@@ -113,8 +133,13 @@ class FastPFRec(Strategy):
         }
         return [
             Message(messages.encode_train(arrays, self.order(server_round, clients, **flags)), node, "train")  # type: ignore[arg-type]
-            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._config.clients_per_round), strict=True)
+            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True)
         ]
+
+    @property
+    def _clients_wanted(self) -> int:
+        """Clients that this round asks for."""
+        return self._config.clients_per_round
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -131,7 +156,7 @@ class FastPFRec(Strategy):
         reports: list[TrainReport] = []
         refused: list[str] = []
         nonces: set[int] = set()
-        most = min(self._config.clients_per_round, max(self._nodes.num_users, 1))
+        most = min(self._clients_wanted, max(self._nodes.num_users, 1))
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(
@@ -194,7 +219,9 @@ class FastPFRec(Strategy):
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         if means:
-            change = average_nodes(means, len(table), config.upload_width, config.seed, server_round, self._threads)
+            change = self._aggregator.combine(
+                means, len(table), config.upload_width, config.seed, server_round, self._threads
+            )
             if config.counted:
                 self._count(change[:, -1], sum(mean.clients for mean in means))
                 change = np.ascontiguousarray(change[:, :-1])

@@ -48,6 +48,11 @@ class Rounds(Protocol):
     @property
     def state(self) -> ServerState: ...  # noqa: D102
 
+    @property
+    def route(self) -> str: ...  # noqa: D102
+
+    def notes(self) -> list[str]: ...  # noqa: D102
+
     def order(self, server_round: int) -> Order: ...  # noqa: D102
 
     def attach(self, nodes: SuperNodes, state_id: str) -> None: ...  # noqa: D102
@@ -163,7 +168,7 @@ class Training:
         first = nodes.descriptions[0]
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
         self._data, self._users = first.data, nodes.num_users
-        if self._config.num_trusted_nodes > nodes.num_users:
+        if self._config.strategy == "fastpfrec" and self._config.num_trusted_nodes > nodes.num_users:
             raise RunError(
                 f"num-trusted-nodes must be <= the users of the data set ({nodes.num_users}), "
                 f"got {self._config.num_trusted_nodes}; lower num-trusted-nodes"
@@ -185,9 +190,11 @@ class Training:
         self._say(
             f"{first.data_set}: {nodes.num_users} users, {first.num_items} items on {len(nodes.ids)} SuperNodes; "
             f"{min(self._config.clients_per_round, nodes.num_users)} clients a round to "
-            f"{self._config.num_trusted_nodes} trusted nodes"
+            f"{self._strategy.route}"
         )
         self._say(self._privacy_line())
+        for note in self._strategy.notes():
+            self._say(note)
         if checkpoint is None:
             shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
@@ -204,6 +211,8 @@ class Training:
         if self._folder is not None:
             self._folder.start_metrics(self._progress.lines)
         self._say(f"going on after round {self._progress.server_round} of phase {self._progress.phase}")
+        if self._config.strategy != "fastpfrec":
+            self._say("what the strategy itself remembers (moments, momentum) is in no checkpoint and starts anew")
         return checkpoint.state
 
     # ---- rounds ------------------------------------------------------------------------------------------------------

@@ -11,9 +11,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
-from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
+from fastpfrec_flwr.trusted_node.aggregation import NodeMean
+from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -65,7 +66,7 @@ class TrustedNodes:
     Attributes
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
-    columns : columns of an upload that are a change of the table (k); None is all.
+    columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     """
 
     num_nodes: int
@@ -74,6 +75,7 @@ class TrustedNodes:
     seed: int
     threads: int = 1
     columns: int | None = None
+    aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
@@ -87,11 +89,12 @@ class TrustedNodes:
         ]  # fmt: skip
         nodes = [assign_nodes(part.nonces, self.num_nodes) for part in parts]
         reports: list[NodeReport | None] = [None] * self.num_nodes
+        cover_key = stream_key(self.seed, "cover-rows", server_round)
 
         def run(node: int) -> None:
             members = [np.flatnonzero(of_part == node) for of_part in nodes]
             if any(len(chosen) for chosen in members):
-                reports[node] = self._report(node, parts, members, distances, num_items)
+                reports[node] = self._report(node, parts, members, distances, num_items, cover_key)
 
         in_parallel(run, range(self.num_nodes), self.threads)
         return [report for report in reports if report is not None]
@@ -103,6 +106,7 @@ class TrustedNodes:
         members: list[NDArray[np.int64]],
         distances: list[Distances],
         num_items: int,
+        cover_key: int,
     ) -> NodeReport:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
         together = Distances(
@@ -119,17 +123,26 @@ class TrustedNodes:
             int(bounds[-1]),
             int(bounds[-1]) - left,
             verdict.node_isolated,
-            node_mean(parts, kept, num_items) if left else None,
+            self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
             float(np.median(together.corrected)),
         )
 
 
 @dataclass(frozen=True)
 class DirectTier:
-    """No trusted nodes (ablation): one mean over all clients, nobody checked."""
+    """No trusted nodes (ablation): one aggregate over all clients, nobody checked."""
+
+    seed: int = 0
+    aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`."""
         members = [np.arange(part.num_clients) for part in parts]
         clients = sum(len(chosen) for chosen in members)
-        return [NodeReport(0, clients, 0, False, node_mean(parts, members, num_items), 0.0)] if clients else []
+        if not clients:
+            return []
+        with one_thread_products():
+            mean = self.aggregator.aggregate(
+                parts, members, num_items, stream_key(self.seed, "cover-rows", server_round)
+            )
+        return [NodeReport(0, clients, 0, False, mean, 0.0)]

@@ -40,6 +40,20 @@ def test_the_same_figures_as_in_process(flower, tmp_path, finished):
     out.assert_same(finished(2, **changes))
 
 
+def test_a_strategy_of_ones_own_in_the_apps_folder(flower, tmp_path, finished):
+    """Flower's FedAdam under another name: `flwr run` finds it in the project, with the figures of the in-process run."""
+    project, env = flower
+    (project / "my_strategy.py").write_text(
+        "from flwr.serverapp.strategy import FedAdam\n\n\nclass Mine(FedAdam):\n    pass\n"
+    )
+    changes = {"strategy_options": "eta=0.05", "refit": False, "checkpoint_every": 0}
+    run = flwr_run(project, env, "-c", pairs(strategy="my_strategy:Mine", output_dir=str(tmp_path / "out"), **changes))
+    assert run.status == "finished:completed", run.log
+    assert "my_strategy:Mine on the server, past the trusted nodes" in run.log
+    same = {**{key.replace("-", "_"): value for key, value in SETTINGS.items()}, **changes, "strategy": "flwr:FedAdam"}
+    Finished(tmp_path / "out").assert_same(finished(2, **same))
+
+
 def test_an_edit_takes_effect_in_server_and_clients(flower, tmp_path):
     project, env = flower
     edit(project / "fastpfrec_flwr" / "server" / "progress.py", "best round", "EDITED SERVER, best round")

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fastpfrec_flwr.server.steps import AverageStep, RowAdamStep, ServerState, scheduled
+from fastpfrec_flwr.server.steps import AverageStep, MomentumStep, RowAdamStep, ServerState, scheduled
 
 TABLE = np.array([[1, 2], [3, 4]], np.float32)
 
@@ -53,6 +53,32 @@ def test_row_adam_corrects_by_its_own_steps_not_by_the_round():
     change = np.array([[3, 4], [1, 0.0]])
     step = RowAdamStep(0.5, 1.0, False, "constant", 10)
     np.testing.assert_array_equal(step.apply(state(), change, 1).item_table, step.apply(state(), change, 9).item_table)
+
+
+def test_momentum_by_hand():
+    """E = [1 2; 3 4], mu = .5, s = .1. G = [4 0; 0 8], then [0 2; 0 0].
+
+    Step 1: m = G, E = [1.4 2; 3 4.8]. Step 2: m = [2 2; 0 4], E = [1.6 2.2; 3 5.2].
+    """
+    step = MomentumStep(0.1, 0.5, 1.0, False, "constant", 10)
+    first = step.apply(state(), np.array([[4, 0], [0, 8.0]]), 1)
+    np.testing.assert_allclose(first.item_table, [[1.4, 2], [3, 4.8]], rtol=1e-6)
+    np.testing.assert_array_equal(first.first_moment, [[4, 0], [0, 8]])
+    second = step.apply(first, np.array([[0, 2], [0, 0.0]]), 2)
+    np.testing.assert_array_equal(second.first_moment, [[2, 2], [0, 4]])
+    np.testing.assert_allclose(second.item_table, [[1.6, 2.2], [3, 5.2]], rtol=1e-6)
+    assert second.steps == 2
+
+
+def test_momentum_blends_schedules_and_keeps_unit_rows():
+    """beta = .5 halves the move. Cosine, R = 101, round 51: .1 -> .055. Without momentum it is the average times s."""
+    change = np.array([[4, 0], [0, 8.0]])
+    half = MomentumStep(0.1, 0.9, 0.5, False, "constant", 10).apply(state(), change, 1)
+    np.testing.assert_allclose(half.item_table, [[1.2, 2], [3, 4.4]], rtol=1e-6)
+    late = MomentumStep(0.1, 0.9, 1.0, False, "cosine", 101).apply(state(), change, 51)
+    np.testing.assert_allclose(late.item_table, [[1.22, 2], [3, 4.44]], rtol=1e-6)
+    unit = MomentumStep(1.0, 0.0, 1.0, True, "constant", 10).apply(state(), np.array([[2, 2], [0, 0.0]]), 1)
+    np.testing.assert_allclose(unit.item_table, [[0.6, 0.8], [0.6, 0.8]], rtol=1e-6)
 
 
 def test_blend_scales_the_adam_step():

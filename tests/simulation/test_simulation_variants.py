@@ -9,6 +9,8 @@ COSINE = {
     "neighbour_weight": 1.0, "norm_exponent": 0.0, "l2": 0.0, "user_learning_rate": 0.0, "server_learning_rate": 0.1,
 }  # fmt: skip
 
+LIGHTGCN = {"encoder": "lightgcn", "leave_one_out": False, "norm_exponent": 0.0, "item_refresh_interval": 1}
+
 
 @pytest.mark.parametrize(
     ("changes", "at_least"),
@@ -34,6 +36,20 @@ COSINE = {
         pytest.param({"item_refresh_interval": 1}, CHANCE, id="items refreshed every round"),
         pytest.param({"report_loss": False}, ROUGH, id="loss not reported"),
         pytest.param({"server_schedule": "constant", "popularity_weight": 0.0}, ROUGH, id="constant rate"),
+        pytest.param({"node_aggregator": "row-median", "upload": "sparse"}, ROUGH, id="row median"),
+        pytest.param({"node_aggregator": "row-trimmed-mean", "upload": "sparse"}, ROUGH, id="row trimmed mean"),
+        pytest.param({"node_aggregator": "multi-krum"}, ROUGH, id="multi-krum"),
+        pytest.param({"node_aggregator": "geometric-median"}, ROUGH, id="geometric median"),
+        pytest.param({"node_aggregator": "centered-clipping"}, ROUGH, id="centred clipping"),
+        pytest.param({"node_aggregator": "geometric-median", "tier": "direct"}, ROUGH, id="geometric median, no tier"),
+        pytest.param({"server_aggregator": "median"}, CHANCE, id="median across nodes"),
+        pytest.param(
+            {"server_aggregator": "trimmed-mean", "trim_fraction": 0.25}, ROUGH, id="trimmed mean across nodes"
+        ),
+        pytest.param({"server_aggregator": "geometric-median"}, ROUGH, id="geometric median across nodes"),
+        pytest.param({"server_step": "momentum", "server_learning_rate": 0.3}, ROUGH, id="server momentum"),
+        pytest.param(LIGHTGCN, ROUGH, id="LightGCN"),
+        pytest.param({**LIGHTGCN, "num_layers": 3, "blend_weight": 0.5, "num_rounds": 4}, CHANCE, id="LightGCN, blend"),
         pytest.param({"clients_per_round": 600, "num_rounds": 4, "evaluate_every": 2}, CHANCE, id="all clients"),
         pytest.param({"clients_per_round": 1000, "num_rounds": 4, "evaluate_every": 2}, CHANCE, id="more than all"),
     ],

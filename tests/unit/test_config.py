@@ -80,7 +80,8 @@ def test_config_cannot_be_changed():
         ("blend_weight", 0.0, ["blend-weight must be > 0", "got 0.0"]),
         ("loss", "BPR", ["loss must be one of 'bpr' or 'ccl'", "got 'BPR'"]),
         ("upload", "", ["upload must be one of 'dense' or 'sparse'", "got ''"]),
-        ("num_layers", 3, ["num-layers must be one of 2", "got 3"]),
+        ("num_layers", 5, ["num-layers must be one of 1, 2, 3 or 4", "got 5"]),
+        ("strategy", "FedAvg", ["strategy must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'", "got 'FedAvg'"]),
         pytest.param("noise_scale", 10**400, ["noise-scale must be a", "got 1000"], id="integer beyond floats"),
     ],
 )
@@ -108,7 +109,7 @@ def test_integers_are_taken_where_a_float_is_meant():
     floats = [key for key, value in DEFAULTS.items() if isinstance(value, float)]
     assert len(floats) > 20
     for key in floats:
-        if key in ("validation-fraction", "test-fraction"):
+        if key in ("validation-fraction", "test-fraction", "trim-fraction", "malicious-fraction", "server-momentum"):
             assert "must be <" in message_of(
                 **{key: 1}
             )  # no integer lies in their range; its type is none of the trouble
@@ -145,6 +146,31 @@ def test_integers_are_taken_where_a_float_is_meant():
         ({"check": "absolute", "clip_norm": 60.0, "clip_kind": "l1"}, ["check = 'absolute'", "got clip-kind = 'l1'"]),
         ({"refit": True, "evaluate_every": 0}, ["evaluate-every must be >= 1 with refit = true"]),
         ({"early_stop_patience": 3, "evaluate_every": 0}, ["evaluate-every must be >= 1 with early-stop-patience > 0"]),
+        ({"num_layers": 3}, ["num-layers must be 2 with encoder = 'fastgnn'", "got 3"]),
+        ({"encoder": "lightgcn"}, ["leave-one-out must be false with encoder = 'lightgcn'"]),
+        ({"encoder": "lightgcn", "leave_one_out": False}, ["norm-exponent must be 0.0", "got 1.0"]),
+        (
+            {"encoder": "lightgcn", "leave_one_out": False, "norm_exponent": 0.0},
+            ["item-refresh-interval must be 1 with encoder = 'lightgcn'", "got 20"],
+        ),
+        (
+            {
+                "encoder": "lightgcn",
+                "leave_one_out": False,
+                "norm_exponent": 0.0,
+                "item_refresh_interval": 1,
+                "loss": "ccl",
+                "unit_rows": True,
+            },
+            ["loss must be 'bpr' with encoder = 'lightgcn'"],
+        ),
+        ({"node_aggregator": "row-median"}, ["node-aggregator = 'row-median' needs upload = 'sparse'"]),
+        ({"node_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
+        ({"server_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
+        ({"strategy_options": "eta=1"}, ["strategy-options must be '' with strategy = 'fastpfrec'"]),
+        ({"strategy": "flwr:FedAvg", "blend_weight": 0.5}, ["blend-weight must be 1.0 with strategy = 'flwr:FedAvg'"]),
+        ({"strategy": "flwr:FedAvg", "unit_rows": True}, ["unit-rows must be false with strategy = 'flwr:FedAvg'"]),
+        ({"strategy": "a.b:C", "popularity_weight": 0.1}, ["popularity-weight must be 0.0 with strategy = 'a.b:C'"]),
         ({"user_weight": 0.0, "neighbour_weight": 0.0}, ["user-weight and neighbour-weight must not both be 0"]),
     ],
 )
