@@ -179,6 +179,7 @@ class Training:
             },
             "super_nodes": len(nodes.ids),
             "deployed": nodes.deployed,
+            "state_id": self._state_id,
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
@@ -188,6 +189,8 @@ class Training:
             f"{self._config.num_trusted_nodes} trusted nodes"
         )
         self._say(self._privacy_line())
+        if self._config.user_metrics and nodes.deployed:
+            self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
         if checkpoint is None:
             shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
