@@ -52,11 +52,11 @@ class Choice:
     variants: Sequence[str] = ()
 
 
-def conf_values(data_set: str) -> dict[str, Any]:
-    """What the shipped `conf/<data set>.toml` changes; nothing where there is none. A wheel carries a copy of `conf`."""
+def conf_values(folder: str, data_set: str) -> dict[str, Any]:
+    """What the shipped recipe `<folder>/<data set>.toml` changes; nothing where there is none. A wheel carries a copy of `conf`."""
     package = Path(__file__).resolve().parents[1]
-    folder = package / "conf" if (package / "conf").is_dir() else package.parent / "conf"
-    path = folder / f"{data_set}.toml"
+    root = package if (package / "conf").is_dir() else package.parent
+    path = root / folder / f"{data_set}.toml"
     return tomllib.loads(path.read_text(encoding="utf-8")) if "/" not in data_set and path.is_file() else {}
 
 
@@ -91,7 +91,7 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
     """One run, its configuration resolved and checked."""
     values = {
         **_defaults(),
-        **(conf_values(data_set) if suite.conf else {}),
+        **(conf_values(suite.conf, data_set) if suite.conf else {}),
         **suite.base,
         **suite.data_set.get(data_set, {}),
         **(suite.quick.overrides if quick else {}),
@@ -108,7 +108,7 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
     except ConfigError as error:
         lines = str(error).splitlines()
         raise SuiteError(
-            "\n".join(f"{suite.name}: variant {variant.name!r} on {data_set}: {line}" for line in lines)
+            "\n".join(f"{suite.file}: variant {variant.name!r} on {data_set}: {line}" for line in lines)
         ) from None
     kept = _DATA_KEYS if variant.kind == "central" else set(resolved) - _NOT_IN_KEY
     what = {"kind": variant.kind, "model": variant.model, **{key: resolved[key] for key in sorted(kept)}}

@@ -73,7 +73,7 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
         "peak_rss_mb": peak_rss_mb(),
         "clients": {**clients, "reasons": {}},
         "rounds_without_update": 0,
-        "bytes": {"down": 0, "up": 0},
+        "bytes": {"down": 0, "up": 0, "nodes_up": 0},
         "privacy": None,
         "split": asdict(split.split_settings),
     }

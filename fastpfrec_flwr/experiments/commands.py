@@ -42,24 +42,22 @@ def _plain_errors() -> Iterator[None]:
 @app.command("list")
 def list_command() -> None:
     """List the shipped suites: what each shows, and what it takes."""
-    from rich.console import Console
-    from rich.table import Table
-
     from fastpfrec_flwr.experiments.suite import load_suite, shipped_names
 
-    table = Table("name", "what it shows", "data sets", "variants", "seeds", "runs", "quick")
-    for name in shipped_names():
-        suite = load_suite(name)
-        runs = len(suite.data_sets) * len(suite.variants) * len(suite.seeds)
-        few = len(suite.quick.data_sets) * len(suite.quick.variants or suite.variants) * len(suite.quick.seeds)
-        sets = ", ".join(suite.data_sets) + "".join(f" ({each})" for each in suite.other_data_sets)
-        counts = (len(suite.variants), len(suite.seeds), runs, few)
-        table.add_row(name, suite.question, sets, *map(str, counts))
-    console = Console()
-    console.print(table)
-    console.print("Data sets in brackets run when asked for: --data-sets NAME.", highlight=False)
+    with _plain_errors():
+        for name in shipped_names():
+            suite = load_suite(name)
+            runs = len(suite.data_sets) * len(suite.variants) * len(suite.seeds)
+            few = len(suite.quick.data_sets) * len(suite.quick.variants or suite.variants) * len(suite.quick.seeds)
+            more = f" (and, when asked for, {', '.join(suite.other_data_sets)})" if suite.other_data_sets else ""
+            typer.echo(f"{name}: {suite.question}")
+            typer.echo(
+                f"    {len(suite.variants)} variants, {len(suite.seeds)} seeds, on {', '.join(suite.data_sets)}{more}"
+            )
+            typer.echo(f"    {runs} runs; --quick: {few}")
+    typer.echo("\nNot here yet, because the code cannot show it:")
     for name, reason in NOT_YET.items():
-        console.print(f"Not here yet: {name} ({reason}).", highlight=False)
+        typer.echo(f"    {name}: {reason}")
 
 
 @app.command()

@@ -43,7 +43,8 @@ class LiveShow:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._console.is_terminal:
+            self._bar.stop()
 
     def step(self, text: str) -> None:
         """Say what is being done before the runs."""

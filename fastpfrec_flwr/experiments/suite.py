@@ -1,7 +1,7 @@
 """What a study is made of, as a TOML file says it; `docs/studies.md` explains the format.
 
-A suite names data sets, seeds and variants. A variant on a data set is the defaults, then (with `conf = true`) the shipped
-`conf/<data set>.toml`, then `[base]`, `[data-set.<name>]`, the quick version's overrides, and the variant's own.
+A suite names data sets, seeds and variants. A variant on a data set is the defaults, then (with `conf`) a shipped recipe, then
+`[base]`, `[data-set.<name>]`, the quick version's overrides, and the variant's own.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from pydantic import model_validator as validator
 
-from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.config import ConfigError
 
 Overrides: TypeAlias = dict[str, StrictBool | StrictInt | StrictFloat | StrictStr]
 Text = Annotated[str, Field(min_length=1)]
@@ -129,7 +139,8 @@ class Suite(_Part):
     question : what it shows. protocol : split, ranking and metrics in a sentence. metrics : of the test part, the first counts
         most. figures : others of `summary.json` that its table shows, as `bytes.up`.
     reference : the variant that others are compared with. other_data_sets : that have their own settings here, run when asked for.
-    timed : its seconds matter, so runs do not share the machine. conf : start from `conf/<data set>.toml`.
+    timed : its seconds matter, so runs do not share the machine. conf : a shipped folder of recipes, `conf` or `conf/study`, whose
+        `<data set>.toml` a run starts from; empty for none.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]*$")]
@@ -143,12 +154,18 @@ class Suite(_Part):
     other_data_sets: list[Text] = []
     seeds: Seeds
     timed: bool = False
-    conf: bool = False
+    conf: Literal["", "conf", "conf/study"] = ""
     base: Overrides = {}
     data_set: dict[str, Overrides] = {}
     variants: Annotated[list[Variant], Field(min_length=1)]
     paper: list[PaperTable] = []
     quick: Quick
+    _file: str = PrivateAttr("")
+
+    @property
+    def file(self) -> str:
+        """Name of the file it came from."""
+        return self._file
 
     @validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -175,10 +192,6 @@ class Suite(_Part):
             for key, value in overrides.items():
                 if key in RUNNER_KEYS:
                     raise ValueError(f"{where}.{key} is set for each run and cannot be overridden, got {value!r}")
-                if key not in _KEYS:
-                    close = get_close_matches(key, _KEYS, n=1)
-                    hint = f"did you mean {close[0]!r}?" if close else "see pyproject.toml for the keys"
-                    raise ValueError(f"{where}: unknown run-config key {key!r}; {hint}")
         return self
 
     def _all_overrides(self) -> list[tuple[str, Overrides]]:
@@ -190,25 +203,24 @@ class Suite(_Part):
         return found
 
 
-_KEYS = {kebab(name) for name in RunConfig.model_fields}
-
-
 def slug(name: str) -> str:
     """A name as part of a path: lower-case letters, digits and single dashes."""
     return "-".join("".join(each if each.isalnum() else " " for each in name.lower()).split())
 
 
 def parse_suite(values: Mapping[str, Any], file: str) -> Suite:
-    """Validate what a suite's file holds.
+    """Validate what a suite's file holds; its run-config keys are checked when a run of it is resolved.
 
     Raises
     ------
     SuiteError listing everything that is wrong, a line each, with file, key, rule and value.
     """
     try:
-        return Suite.model_validate(dict(values))
+        suite = Suite.model_validate(dict(values))
     except ValidationError as error:
         raise SuiteError("\n".join(f"{file}: {_explain(item)}" for item in error.errors())) from None
+    suite._file = file
+    return suite
 
 
 def _explain(item: Any) -> str:

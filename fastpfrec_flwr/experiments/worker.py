@@ -144,9 +144,7 @@ def _wait(pid: int) -> int | None:
 def main() -> None:
     """Serve jobs until stdin ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the master decides what an interrupt ends
-    import fastpfrec_flwr.experiments.central
-    import fastpfrec_flwr.simulation.run  # noqa: F401
-
+    _import_everything()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     print(json.dumps({"ready": True}), file=answers, flush=True)
@@ -160,6 +158,18 @@ def main() -> None:
         if status is None:
             return
         print(json.dumps({"status": status}), file=answers, flush=True)
+
+
+def _import_everything() -> None:
+    """What every run needs, and a first call of a kernel, which wakes Numba: seconds that the children share."""
+    import matplotlib.backends.backend_agg  # noqa: F401
+    import numpy as np
+
+    import fastpfrec_flwr.experiments.central
+    import fastpfrec_flwr.simulation.run  # noqa: F401
+    from fastpfrec_flwr.draws import fill_normal
+
+    fill_normal(np.uint64(1), np.empty(1, np.float32))
 
 
 def _next_line() -> bytes:
