@@ -52,10 +52,10 @@ class State:
     seconds: dict[str, list[float]] = field(default_factory=dict)
 
     def expected_seconds(self, cell: Cell) -> float | None:
-        """What a run like this took in the median; None before any has finished."""
-        alike = self.seconds.get(f"{cell.kind} {cell.data_set}")
-        if not alike:
-            alike = [value for key, values in self.seconds.items() if key.startswith(cell.kind) for value in values]
+        """What a run like this took in the median, or any run if none like it has finished; None before the first."""
+        of_kind = [value for key, values in self.seconds.items() if key.startswith(cell.kind) for value in values]
+        everything = [value for values in self.seconds.values() for value in values]
+        alike = self.seconds.get(f"{cell.kind} {cell.data_set}") or of_kind or everything
         return statistics.median(alike) if alike else None
 
     def seconds_left(self, now: float) -> float | None:
