@@ -71,10 +71,11 @@ class LiveShow:
         """Tell how a run ended."""
         if record.status == "done":
             test = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["test"]
-            told = f"NDCG@20 {test['ndcg@20']:.4f}" if test.get("ndcg@20") is not None else "no test figures"
-            self._console.print(escape(f"done    {_name(cell)}: {told}, {duration(record.seconds)}"), highlight=False, soft_wrap=True)
+            figure = f"NDCG@20 {test['ndcg@20']:.4f}" if test.get("ndcg@20") is not None else "no test figures"
+            told = f"done    {_name(cell)}: {figure}, {duration(record.seconds)}"
         else:
-            self._console.print(escape(f"failed  {_name(cell)}: {record.error}"), highlight=False, soft_wrap=True)
+            told = f"failed  {_name(cell)}: {record.error}"
+        self._console.print(escape(told), highlight=False, soft_wrap=True)
 
 
 def _name(cell: Cell) -> str:

@@ -36,7 +36,7 @@ def study_tables(path: Path) -> list[Table]:
         columns += [
             part for name in printed for part in (f"paper {_short(name).split('@')[0]}", f"diff {_short(name)}")
         ]
-        columns += ["s/round", *study.get("figures", []), "n"]
+        columns += ["s/round", *(_words(name) for name in study.get("figures", [])), "n"]
         for column in columns:
             table.add_column(column, justify="right")
         for variant in study["variants"]:
@@ -95,6 +95,10 @@ def status_table(path: Path) -> tuple[Table, list[str]]:
 
 def _short(metric: str) -> str:
     return metric.replace("hit_ratio_micro", "HR").replace("ndcg", "NDCG")
+
+
+def _words(figure: str) -> str:
+    return figure.replace(".", " ").replace("_", " ")
 
 
 def _inside(summary: dict[str, Any], name: str) -> float | None:

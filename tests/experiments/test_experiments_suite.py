@@ -55,7 +55,7 @@ def test_the_later_of_the_layers_wins():
         variant = none.model_copy(
             update={"overrides": layers.get("variant", {}), "data_set": {"synthetic": layers.get("both", {})}}
         )
-        return cell_of(changed, variant, "synthetic", 1, quick, "").values["l2"]
+        return cell_of(changed, variant, "synthetic", 1, with_quick, "").values["l2"]
 
     layers = {}
     assert l2() == 0.01
@@ -164,7 +164,16 @@ def test_unknown_names_are_told_the_known_ones(tmp_path):
 # ---- keys ------------------------------------------------------------------------------------------------------------
 
 SUITE = mine()
-FREE = {"data-dir", "output-dir", "state-dir", "resume-from", "threads", "user-metrics", "round-timeout", "checkpoint-every"}
+FREE = {
+    "data-dir",
+    "output-dir",
+    "state-dir",
+    "resume-from",
+    "threads",
+    "user-metrics",
+    "round-timeout",
+    "checkpoint-every",
+}
 OTHER = {
     **{key: not value for key, value in default_values().items() if isinstance(value, bool)},
     "l2": 0.5, "num-rounds": 7, "noise-scale": 0.3, "check": "paper", "upload": "sparse", "item-refresh-interval": 3,
