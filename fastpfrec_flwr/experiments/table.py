@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fastpfrec_flwr.experiments.runner import study_of_folder
 from fastpfrec_flwr.experiments.study import RunRecord, Study
+from fastpfrec_flwr.experiments.suite import SuiteError
 
 
 def study_tables(path: Path) -> list[Table]:
@@ -46,7 +47,7 @@ def study_tables(path: Path) -> list[Table]:
                 if (entry["variant"], entry["data_set"]) == (variant["name"], data_set)
             ]
             summaries = [
-                json.loads((path / str(entry["folder"]) / "summary.json").read_text(encoding="utf-8"))
+                _summary(path / str(entry["folder"]))
                 for entry, record in mine
                 if record is not None and record.status == "done"
             ]
@@ -91,6 +92,19 @@ def status_table(path: Path) -> tuple[Table, list[str]]:
             f"note: these runs were made by {len(sources)} versions of the code: {', '.join(sorted(sources))}"
         )
     return table, failures
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, "test": found["test"], "seconds": {"round_median": None, **found["seconds"]}}
+    except OSError as error:
+        raise SuiteError(
+            f"{path}: cannot be read ({error.strerror}); remove {folder} and run the study again"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise SuiteError(f"{path}: is no summary ({error}); remove {folder} and run the study again") from None
 
 
 def _short(metric: str) -> str:

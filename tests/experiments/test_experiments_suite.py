@@ -267,3 +267,14 @@ def test_shipped_suites_and_recipes_are_in_the_wheel():
 
 def test_the_runner_sets_what_suites_may_not():
     assert set(default_values()) >= RUNNER_KEYS
+
+
+def test_the_documented_suite_is_one():
+    text = (ROOT / "docs" / "studies.md").read_text()
+    suite = parse_suite(tomllib.loads(text.split("```toml\n")[1].split("```")[0]), "docs/studies.md")
+    cells = cells_of(suite, Choice())
+    assert len(cells) == 2 * 4 * 3
+    l2 = {(cell.data_set, cell.variant): cell.values["l2"] for cell in cells}
+    assert l2["synthetic", "50 %"] == 0.03
+    assert l2["/home/me/ratings.csv", "50 %"] == 0.02
+    assert l2["synthetic", "10 %"] == 0.01
