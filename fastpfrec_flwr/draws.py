@@ -12,6 +12,9 @@ import math
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
 
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.randomness import GOLDEN
@@ -96,77 +99,81 @@ def next_bits(state: Any, out: Any) -> None:
             s3[lane] = np.uint32((d << np.uint32(11)) | (d >> np.uint32(21)))
 
 
-@compiled
-def _minus_log(x: Any, scratch: Any, out: Any) -> None:
-    """-ln of (n,) positive normal float32 `x`, absolute error below 3e-7 (1 + |ln x|); scratch (n,) int32."""
-    bits = x.view(np.int32)
-    mantissa = scratch.view(np.float32)
-    for i in range(x.shape[0]):
-        scratch[i] = (bits[i] & np.int32(0x007FFFFF)) | np.int32(0x3F800000)
-    for i in range(x.shape[0]):
-        exponent = np.float32(np.int32(bits[i] >> np.int32(23)) - np.int32(127))
-        # ln m = ln c + 2 atanh(t), t = (m - c) / (m + c), c = sqrt 2: |t| <= 0.1716, so five odd terms are enough.
-        t = (mantissa[i] - _SQRT2) / (mantissa[i] + _SQRT2)
-        s = t * t
-        series = np.float32(0.2857143) + s * np.float32(0.2222222)
-        series = np.float32(0.6666667) + s * (np.float32(0.4) + s * series)
-        out[i] = -(exponent + np.float32(0.5)) * _LN2 - t * (np.float32(2.0) + s * series)
+@intrinsic  # type: ignore[untyped-decorator]
+def _as_float(typing_context: Any, bits: Any) -> Any:
+    """The float32 that has these 32 bits."""
+    return types.float32(types.int32), lambda context, builder, _, values: builder.bitcast(values[0], ir.FloatType())
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _as_bits(typing_context: Any, value: Any) -> Any:
+    """The bits of a float32 as an int32."""
+    return types.int32(types.float32), lambda context, builder, _, values: builder.bitcast(values[0], ir.IntType(32))
 
 
 @compiled
-def laplace_block(bits: Any, scale: Any, work: Any, out: Any) -> None:
-    """Laplace(scale) draws from uniform bits.
+def _minus_log(x: Any) -> Any:
+    """-ln of a positive normal float32, absolute error below 3e-7 (1 + |ln x|)."""
+    bits = _as_bits(x)
+    mantissa = _as_float(np.int32(np.int32(bits & np.int32(0x007FFFFF)) | np.int32(0x3F800000)))
+    exponent = np.float32(np.int32(np.int32(bits >> np.int32(23)) - np.int32(127)))
+    # ln m = ln c + 2 atanh(t), t = (m - c) / (m + c), c = sqrt 2: |t| <= 0.1716, so five odd terms are enough.
+    t = (mantissa - _SQRT2) / (mantissa + _SQRT2)
+    s = t * t
+    series = np.float32(0.2857143) + s * np.float32(0.2222222)
+    series = np.float32(0.6666667) + s * (np.float32(0.4) + s * series)
+    return -(exponent + np.float32(0.5)) * _LN2 - t * (np.float32(2.0) + s * series)
 
-    Of each 32 bits one is the sign and 31 are the uniform u in (0, 1]; the draw is +- scale (-ln u). The tail ends at
-    22.2 scale, which a draw reaches with probability 2^-31.
 
-    Parameters
-    ----------
-    bits : (n,) int32, uniform. work : (2, n) float32 scratch. out : (n,) float32, receives the draws.
+@compiled
+def _uniform(bits: Any) -> Any:
+    """A float32 in (0, 1] from the lower 31 of 32 bits."""
+    return (np.float32(np.int32(bits & np.int32(0x7FFFFFFF))) + np.float32(0.5)) * np.float32(2.0**-31)
+
+
+@compiled
+def laplace_of(bits: Any, scale: Any) -> Any:
+    """A Laplace(scale) draw from 32 uniform bits (int32): one is the sign, 31 are the uniform u; +- scale (-ln u).
+
+    The tail ends at 22.2 scale, which a draw reaches with probability 2^-31.
     """
-    uniform = work[0]
-    for i in range(bits.shape[0]):
-        uniform[i] = (np.float32(bits[i] & np.int32(0x7FFFFFFF)) + np.float32(0.5)) * np.float32(2.0**-31)
-    _minus_log(uniform, work[1].view(np.int32), out)
-    for i in range(bits.shape[0]):
-        out[i] = max(out[i] * scale, np.float32(0.0))
-    as_bits = out.view(np.int32)
-    for i in range(bits.shape[0]):
-        as_bits[i] |= bits[i] & np.int32(-0x80000000)
+    size = max(_minus_log(_uniform(bits)) * scale, np.float32(0.0))
+    return _as_float(np.int32(_as_bits(size) | np.int32(bits & np.int32(-0x80000000))))
 
 
 @compiled
-def normal_block(bits: Any, work: Any, out: Any) -> None:
-    """Standard normal draws from uniform bits by the inverse error function (Giles, GPU Computing Gems 2012).
+def normal_of(bits: Any) -> Any:
+    """A standard normal draw from 32 uniform bits by the inverse error function (Giles, GPU Computing Gems 2012)."""
+    v = _uniform(bits)
+    w = max(_minus_log(max(v * (np.float32(2.0) - v), np.float32(1e-30))), np.float32(0.0))
+    a = w - np.float32(2.5)
+    p = np.float32(3.43273939e-07) + a * np.float32(2.81022636e-08)
+    p = np.float32(-4.39150654e-06) + a * (np.float32(-3.5233877e-06) + a * p)
+    p = np.float32(-0.00125372503) + a * (np.float32(0.00021858087) + a * p)
+    p = np.float32(0.246640727) + a * (np.float32(-0.00417768164) + a * p)
+    p = np.float32(1.50140941) + a * p
+    b = np.float32(math.sqrt(w)) - np.float32(3.0)
+    q = np.float32(0.000100950558) + b * np.float32(-0.000200214257)
+    q = np.float32(-0.00367342844) + b * (np.float32(0.00134934322) + b * q)
+    q = np.float32(-0.0076224613) + b * (np.float32(0.00573950773) + b * q)
+    q = np.float32(1.00167406) + b * (np.float32(0.00943887047) + b * q)
+    q = np.float32(2.83297682) + b * q
+    size = (p if w < np.float32(5.0) else q) * (np.float32(1.0) - v) * _SQRT2
+    return _as_float(np.int32(_as_bits(size) ^ np.int32(bits & np.int32(-0x80000000))))
 
-    Parameters
-    ----------
-    bits : (n,) int32, uniform. work : (2, n) float32 scratch. out : (n,) float32, receives the draws.
-    """
-    tail = work[0]
-    for i in range(bits.shape[0]):
-        v = (np.float32(bits[i] & np.int32(0x7FFFFFFF)) + np.float32(0.5)) * np.float32(2.0**-31)
-        tail[i] = max(v * (np.float32(2.0) - v), np.float32(1e-30))
-    _minus_log(tail, work[1].view(np.int32), out)
-    for i in range(bits.shape[0]):
-        v = (np.float32(bits[i] & np.int32(0x7FFFFFFF)) + np.float32(0.5)) * np.float32(2.0**-31)
-        w = max(out[i], np.float32(0.0))
-        a = w - np.float32(2.5)
-        p = np.float32(3.43273939e-07) + a * np.float32(2.81022636e-08)
-        p = np.float32(-4.39150654e-06) + a * (np.float32(-3.5233877e-06) + a * p)
-        p = np.float32(-0.00125372503) + a * (np.float32(0.00021858087) + a * p)
-        p = np.float32(0.246640727) + a * (np.float32(-0.00417768164) + a * p)
-        p = np.float32(1.50140941) + a * p
-        b = np.float32(math.sqrt(w)) - np.float32(3.0)
-        q = np.float32(0.000100950558) + b * np.float32(-0.000200214257)
-        q = np.float32(-0.00367342844) + b * (np.float32(0.00134934322) + b * q)
-        q = np.float32(-0.0076224613) + b * (np.float32(0.00573950773) + b * q)
-        q = np.float32(1.00167406) + b * (np.float32(0.00943887047) + b * q)
-        q = np.float32(2.83297682) + b * q
-        out[i] = (p if w < np.float32(5.0) else q) * (np.float32(1.0) - v) * _SQRT2
-    as_bits = out.view(np.int32)
-    for i in range(bits.shape[0]):
-        as_bits[i] ^= bits[i] & np.int32(-0x80000000)
+
+@compiled
+def laplace_block(bits: Any, scale: Any, out: Any) -> None:
+    """Laplace(scale) draws into `out` ((n,) float32) from `bits` ((n,) int32), see `laplace_of`."""
+    for i in range(out.shape[0]):
+        out[i] = laplace_of(bits[i], scale)
+
+
+@compiled
+def normal_block(bits: Any, out: Any) -> None:
+    """Standard normal draws into `out` ((n,) float32) from `bits` ((n,) int32)."""
+    for i in range(out.shape[0]):
+        out[i] = normal_of(bits[i])
 
 
 @compiled
@@ -174,15 +181,10 @@ def fill_laplace(key: Any, scale: Any, out: Any) -> None:
     """Fill `out` ((n,) float32) with Laplace(scale) draws of stream `key`."""
     state = seed_lanes(key)
     bits = np.empty(BLOCK, np.uint32)
-    work = np.empty((2, BLOCK), np.float32)
-    block = np.empty(BLOCK, np.float32)
     scale = np.float32(scale)
     for start in range(0, out.shape[0], BLOCK):
         next_bits(state, bits)
-        stop = min(BLOCK, out.shape[0] - start)
-        laplace_block(bits.view(np.int32), scale, work, block)
-        for i in range(stop):
-            out[start + i] = block[i]
+        laplace_block(bits.view(np.int32), scale, out[start : start + BLOCK])
 
 
 @compiled
@@ -190,11 +192,6 @@ def fill_normal(key: Any, out: Any) -> None:
     """Fill `out` ((n,) float32) with standard normal draws of stream `key`."""
     state = seed_lanes(key)
     bits = np.empty(BLOCK, np.uint32)
-    work = np.empty((2, BLOCK), np.float32)
-    block = np.empty(BLOCK, np.float32)
     for start in range(0, out.shape[0], BLOCK):
         next_bits(state, bits)
-        normal_block(bits.view(np.int32), work, block)
-        stop = min(BLOCK, out.shape[0] - start)
-        for i in range(stop):
-            out[start + i] = block[i]
+        normal_block(bits.view(np.int32), out[start : start + BLOCK])

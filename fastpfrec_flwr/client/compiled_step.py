@@ -1,4 +1,4 @@
-"""The local step compiled for CPUs: one user after the other, three small matrix products each.
+"""The local step compiled for CPUs: one user after the other, the negatives in blocks that stay in the first-level cache.
 
 Covers what the default recipes use: a shared negative set, one SGD step, no deviation from the table. Everything else goes
 through `autograd_step`, and a test holds the two together. A user's result does not depend on who else is in the call, to the
@@ -13,16 +13,19 @@ from typing import Any
 import numpy as np
 
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.products import NARROW, WIDTH, add_transposed_product, multiply, multiply_narrow
 
 _LOG2E = np.float32(math.log2(math.e))
+# Negatives per block: block, its gradient and its scores are some 40 KB together.
+_BLOCK = 64
 
 
 @compiled
-def _sigmoid_times(row: Any, scale: Any, scratch: Any) -> None:
-    """Replace each x of `row` ((n,) float32) by scale * sigmoid(x); relative error below 4e-7. scratch (n,) int32."""
+def _sigmoid_times(values: Any, count: int, scale: Any, scratch: Any) -> None:
+    """Replace the first `count` of `values` (float32) by scale * sigmoid(x); relative error below 4e-7. scratch int32."""
     power = scratch.view(np.float32)
-    for j in range(row.shape[0]):
-        t = min(max(-row[j] * _LOG2E, np.float32(-120.0)), np.float32(120.0))
+    for j in range(count):
+        t = min(max(-values[j] * _LOG2E, np.float32(-120.0)), np.float32(120.0))
         # e^-x = 2^whole 2^part: the exponent bits for the first, a polynomial for the second.
         whole = np.float32(np.floor(t + np.float32(0.5)))
         part = t - whole
@@ -30,18 +33,19 @@ def _sigmoid_times(row: Any, scale: Any, scratch: Any) -> None:
         series = np.float32(0.0013333558) + part * np.float32(0.00015403530)
         series = np.float32(0.05550411) + part * (np.float32(0.009618129) + part * series)
         series = np.float32(0.6931472) + part * (np.float32(0.24022651) + part * series)
-        row[j] = np.float32(1.0) + part * series
-    for j in range(row.shape[0]):
-        row[j] = scale / (np.float32(1.0) + row[j] * power[j])
+        values[j] = np.float32(1.0) + part * series
+    for j in range(count):
+        values[j] = scale / (np.float32(1.0) + values[j] * power[j])
 
 
 @compiled
-def _softplus_sum(row: Any) -> float:
-    """Sum of ln(1 + e^x) over `row`."""
+def _softplus_sum(scores: Any, rows: int, stride: int, columns: int) -> float:
+    """Sum of ln(1 + e^x) over the first `columns` of `rows` rows that lie `stride` apart in `scores`."""
     total = 0.0
-    for j in range(row.shape[0]):
-        x = float(row[j])
-        total += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    for j in range(rows):
+        for i in range(columns):
+            x = float(scores[j * stride + i])
+            total += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
     return total
 
 
@@ -79,34 +83,33 @@ def compiled_step(
     s = settings
     k = table.shape[1]
     width = negative_slots.shape[1]
+    # Columns beyond k, and targets beyond n, are zeros that fill up the products' tiles.
+    wide = -(-k // WIDTH) * WIDTH
     widest = 1
     for u in range(first, last):
         widest = max(widest, own_counts[u])
-    negatives_buffer = np.empty((width, k), np.float32)
-    negative_gradient = np.empty((width, k), np.float32)
-    targets_buffer = np.empty((widest, k), np.float32)
-    users_buffer = np.empty((widest, k), np.float32)
-    gradient_buffer = np.empty((widest, k), np.float32)
-    lengths = np.empty(widest, np.float32)
-    # Flat, so that a user with fewer negatives still gets a contiguous matrix.
-    pairs_buffer = np.empty(widest * width, np.float32)
-    scratch = np.empty(width, np.int32)
-    total = np.empty(k, np.float32)
-    gradient_sum = np.empty(k, np.float32)
-    private_gradient = np.empty(k, np.float32)
+    widest = -(-widest // NARROW) * NARROW
+    block = np.zeros((_BLOCK, wide), np.float32)
+    block_gradient = np.empty((_BLOCK, wide), np.float32)
+    targets_buffer = np.zeros((widest, wide), np.float32)
+    users_buffer = np.zeros((widest, wide), np.float32)
+    gradient_buffer = np.empty((widest, wide), np.float32)
+    users_across = np.empty(wide * widest, np.float32)
+    scores_buffer = np.empty(_BLOCK * widest, np.float32)
+    scratch = np.empty(_BLOCK * widest, np.int32)
+    positives, lift, lengths = np.empty(widest, np.float32), np.empty(widest, np.float32), np.empty(widest, np.float32)
+    total, gradient_sum, private_gradient = np.empty(k, np.float32), np.empty(k, np.float32), np.empty(k, np.float32)
     for u in range(first, last):
         start, stop = pointer[u], pointer[u + 1]
         n, degree = own_counts[u], stop - start
+        across = -(-n // NARROW) * NARROW
+        whole_tiles = -(-n // 4) * 4  # rows of the users' gradient; those beyond n are never read
         count = width
         while count > 0 and negative_slots[u, count - 1] < 0:
             count -= 1
         p = private[u]
-        negatives = negatives_buffer[:count]
-        for j in range(count):
-            row = table[rows[negative_slots[u, j]]]
-            for c in range(k):
-                negatives[j, c] = row[c]
-        total[:] = 0.0
+        for c in range(k):
+            total[c] = np.float32(0.0)
         for q in range(start, stop):
             row = table[items[q]]
             weight = weights[items[q]]
@@ -118,8 +121,11 @@ def compiled_step(
         # A refreshed target is own E_i + pull p_u (one convolution over the star), otherwise E_i itself.
         own = s.user_weight if s.refresh else np.float32(1.0)
         pull = np.float32(s.neighbour_weight / math.sqrt(max(degree, 1))) if s.refresh else np.float32(0.0)
-        targets, users = targets_buffer[:n], users_buffer[:n]
-        gradient, pairs = gradient_buffer[:n], pairs_buffer[: n * count].reshape(n, count)
+        targets, users, gradient = targets_buffer[:n], users_buffer[:n], gradient_buffer[:n]
+        turned = users_across[: wide * across].reshape(wide, across)  # (k, n): the users' vectors as columns
+        scores = scores_buffer[: _BLOCK * across].reshape(
+            _BLOCK, across
+        )  # of a block's negatives by the user's targets
         for i in range(n):
             row = table[items[start + i]]
             out = weights[items[start + i]] if s.leave_one_out else np.float32(0.0)
@@ -133,43 +139,70 @@ def compiled_step(
                 lengths[i] = max(np.float32(math.sqrt(square)), np.float32(1e-12))
                 for c in range(k):
                     users[i, c] /= lengths[i]
-        np.dot(users, negatives.T, pairs)  # (n, S) scores of the negatives
-        loss = 0.0
-        for i in range(n):
             positive = np.float32(0.0)
             for c in range(k):
                 positive += users[i, c] * targets[i, c]
-            pair = pairs[i]
+            positives[i] = positive
+            lift[i] = np.float32(0.0)
+        for i in range(n, across):
+            positives[i] = np.float32(0.0)
+            lift[i] = np.float32(0.0)
+        for c in range(wide):
+            for i in range(n):
+                turned[c, i] = users[i, c]
+            for i in range(n, across):
+                turned[c, i] = np.float32(0.0)
+        for i in range(whole_tiles):
+            for c in range(wide):
+                gradient_buffer[i, c] = np.float32(0.0)
+        loss = 0.0
+        step = -s.item_learning_rate
+        shrink = step * s.l2 * np.float32(n) / np.float32(max(count, 1))
+        for begin in range(0, count, _BLOCK):
+            size = min(_BLOCK, count - begin)
+            for j in range(size):
+                row = table[rows[negative_slots[u, begin + j]]]
+                for c in range(k):
+                    block[j, c] = row[c]
+            multiply_narrow(block, turned, size, wide, across, scores)
             if s.cosine:
                 push = s.negative_weight / np.float32(count)
-                for j in range(count):
-                    over = pair[j] - s.margin
-                    if s.report_loss and over > 0:
-                        loss += push * over
-                    pair[j] = push if over > 0 else np.float32(0.0)
-                loss += 1.0 - float(positive)
+                for j in range(size):
+                    for i in range(n):
+                        over = scores[j, i] - s.margin
+                        if s.report_loss and over > 0:
+                            loss += push * over
+                        scores[j, i] = push if over > 0 else np.float32(0.0)
             else:
-                for j in range(count):
-                    pair[j] -= positive
+                for j in range(size):
+                    for i in range(across):
+                        scores[j, i] -= positives[i]
                 if s.report_loss:
-                    loss += _softplus_sum(pair) / count
-                _sigmoid_times(pair, np.float32(1.0 / count), scratch[:count])
+                    loss += _softplus_sum(scores_buffer, size, across, n) / count
+                _sigmoid_times(scores_buffer, size * across, np.float32(1.0 / count), scratch)
+                for j in range(size):
+                    for i in range(across):
+                        lift[i] += scores[j, i]
+            # scores now holds dLoss/dscore of the negatives; what pushes them down lifts the positives by its sum.
+            add_transposed_product(scores_buffer, block, whole_tiles, across, size, gradient_buffer)
+            multiply(scores_buffer, users_buffer, size, across, n, block_gradient)
+            for j in range(size):
+                change = changes[negative_slots[u, begin + j]]
+                for c in range(k):
+                    change[c] = step * block_gradient[j, c] + shrink * block[j, c]
+        if s.cosine:
+            for i in range(n):
+                lift[i] = np.float32(1.0)
+                loss += 1.0 - float(positives[i])
         losses[u] = loss
-        # pairs now holds dLoss/dscore of the negatives; what pushes them down lifts the positives by the row's sum.
-        np.dot(pairs, negatives, gradient)
-        np.dot(pairs.T, users, negative_gradient[:count])
-        gradient_sum[:] = 0.0
-        private_gradient[:] = 0.0
+        for c in range(k):
+            gradient_sum[c] = np.float32(0.0)
+            private_gradient[c] = np.float32(0.0)
         for i in range(n):
-            lift = np.float32(1.0)
-            if not s.cosine:
-                lift = np.float32(0.0)
-                for j in range(count):
-                    lift += pairs[i, j]
             change = changes[edge_slots[start + i]]
             for c in range(k):
-                gradient[i, c] -= lift * targets[i, c]
-                direct = -lift * users[i, c]
+                gradient[i, c] -= lift[i] * targets[i, c]
+                direct = -lift[i] * users[i, c]
                 change[c] = own * direct + s.l2 * table[items[start + i], c]
                 private_gradient[c] += pull * direct
             if s.cosine:
@@ -185,24 +218,13 @@ def compiled_step(
             factor = spread * weights[items[q]]
             if q - start >= n:
                 for c in range(k):
-                    change[c] = factor * gradient_sum[c]
+                    change[c] = step * factor * gradient_sum[c]
             elif s.leave_one_out:
                 for c in range(k):
-                    change[c] += factor * (gradient_sum[c] - gradient[q - start, c])
+                    change[c] = step * (change[c] + factor * (gradient_sum[c] - gradient[q - start, c]))
             else:
                 for c in range(k):
-                    change[c] += factor * gradient_sum[c]
-        step = -s.item_learning_rate
-        for q in range(start, stop):
-            change = changes[edge_slots[q]]
-            for c in range(k):
-                change[c] *= step
-        # The negatives are most of what is written: their factors go in before it, so that each is written once.
-        scale, shrink = step, step * s.l2 * np.float32(n) / np.float32(max(count, 1))
-        for j in range(count):
-            change, gradient_row, row = changes[negative_slots[u, j]], negative_gradient[j], negatives[j]
-            for c in range(k):
-                change[c] = scale * gradient_row[c] + shrink * row[c]
+                    change[c] = step * (change[c] + factor * gradient_sum[c])
         if s.tangent:
             for t in range(row_pointer[u], row_pointer[u + 1]):
                 change, row = changes[t], table[rows[t]]

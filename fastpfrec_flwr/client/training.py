@@ -15,6 +15,7 @@ from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.wire import sendable
 
 # Users per task of the thread pool: few, because the activity of users is heavy-tailed and the last task is waited for.
 USERS_PER_TASK = 4
@@ -123,7 +124,7 @@ def _train_compiled(
         np.float32(config.user_l2),
         report_loss,
     )
-    changes = np.empty((len(plan.rows), item_table.shape[1]), np.float32)
+    changes = sendable((len(plan.rows), item_table.shape[1]), "float32")
     private_out = np.empty_like(private)
     losses = np.zeros(graphs.num_users)
 

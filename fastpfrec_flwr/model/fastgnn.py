@@ -52,8 +52,9 @@ def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np
     norms = np.empty(len(item_table))
     _row_norms(item_table, norms)
     norms += NORM_FLOOR
-    scale = (norms ** (1.0 - exponent)).sum() / norms.sum()
-    weights: NDArray[np.float32] = (norms ** (-exponent) / scale).astype(np.float32)
+    powers = np.sqrt(norms) if exponent == 0.5 else norms**exponent
+    scale = (norms / powers).sum() / norms.sum()
+    weights: NDArray[np.float32] = (1.0 / (powers * scale)).astype(np.float32)
     return weights
 
 

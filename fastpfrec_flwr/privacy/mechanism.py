@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.privacy.clipping import clip_joint, clip_rows
 from fastpfrec_flwr.privacy.noise import add_seeded_laplace, add_system_laplace, round_to_grid
@@ -15,8 +16,7 @@ from fastpfrec_flwr.privacy.noise import add_seeded_laplace, add_system_laplace,
 # One own item in the count column: large against the noise that the sum over all clients and rounds collects.
 COUNT_UNIT = 32.0
 _SEAL = object()
-# Users per task: their rows should still be in the cache when the noise follows the clip.
-_USERS_PER_TASK = 4
+_USERS_PER_TASK = 8
 
 
 class Changes(Protocol):
@@ -71,11 +71,39 @@ class Clip:
 
     def apply(self, values: NDArray[np.float32]) -> None:
         """Clip one client's change ((rows, k) float32) in place; rows that are not finite become zero."""
-        if self.counted:
-            counts, values = values[:, -1], values[:, :-1]
-            counts[:] = np.clip(np.nan_to_num(counts), 0.0, COUNT_UNIT)
-        clip_rows(values, self.row_bound)
-        clip_joint(values, self.joint_bound, self.l1)
+        _clip(values, float(self.row_bound), float(self.joint_bound), self.l1, self.counted)
+
+
+@compiled
+def _clip(values: Any, row_bound: float, joint_bound: float, l1: bool, counted: bool) -> None:
+    columns = values.shape[1]
+    if counted:
+        columns -= 1
+        for t in range(values.shape[0]):
+            count = values[t, columns]
+            values[t, columns] = np.float32(min(max(count, 0.0), COUNT_UNIT)) if count == count else np.float32(0.0)
+    clip_rows(values, row_bound, columns)
+    clip_joint(values, joint_bound, l1, columns)
+
+
+@compiled
+def _clip_and_noise(
+    values: Any,
+    pointer: Any,
+    keys: Any,
+    first: int,
+    last: int,
+    row_bound: float,
+    joint_bound: float,
+    l1: bool,
+    counted: bool,
+    scale: float,
+) -> None:
+    """Clip, noise and grid for users `first` to `last`, each while its rows are in the cache."""
+    for user in range(first, last):
+        mine = values[pointer[user] : pointer[user + 1]]
+        _clip(mine, row_bound, joint_bound, l1, counted)
+        add_seeded_laplace(keys[user], scale, mine.reshape(-1), True)
 
 
 class Mechanism(Protocol):
@@ -130,12 +158,13 @@ class LaplaceMechanism:
     def _clip_and_noise(
         self, values: NDArray[np.float32], pointer: NDArray[np.int64], keys: NDArray[np.uint64]
     ) -> None:
+        clip = self.clip
+
         def run(first: int) -> None:
-            for user in range(first, min(first + _USERS_PER_TASK, len(keys))):
-                mine = values[pointer[user] : pointer[user + 1]]
-                self.clip.apply(mine)
-                add_seeded_laplace(keys[user], self.noise_scale, mine.reshape(-1))
-                round_to_grid(mine.reshape(-1))
+            _clip_and_noise(
+                values, pointer, keys, first, min(first + _USERS_PER_TASK, len(keys)),
+                float(clip.row_bound), float(clip.joint_bound), clip.l1, clip.counted, float(self.noise_scale),
+            )  # fmt: skip
 
         in_parallel(run, range(0, len(keys), _USERS_PER_TASK), self.threads)
 

@@ -13,32 +13,44 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
-from fastpfrec_flwr.draws import BLOCK, laplace_block, next_bits, seed_lanes
+from fastpfrec_flwr.draws import BLOCK, laplace_of, next_bits, seed_lanes
 
 GRID = 2.0**-20
+
+
+@compiled
+def on_grid(value: Any) -> Any:
+    """The multiple of the grid nearest to a float32."""
+    return np.float32(np.rint(value * np.float32(1048576.0)) * np.float32(9.5367431640625e-07))
 
 
 @compiled
 def round_to_grid(values: Any) -> None:
     """Round every element of `values` ((n,) float32) to the grid, in place."""
     for i in range(values.shape[0]):
-        values[i] = np.float32(np.rint(values[i] * np.float32(1048576.0)) * np.float32(9.5367431640625e-07))
+        values[i] = on_grid(values[i])
 
 
 @compiled
-def add_seeded_laplace(key: Any, scale: Any, values: Any) -> None:
-    """Add Laplace(scale) noise of stream `key` to `values` ((n,) float32): for simulation, where runs must repeat."""
+def add_seeded_laplace(key: Any, scale: Any, values: Any, rounded: bool = False) -> None:
+    """Add Laplace(scale) noise of stream `key` to `values` ((n,) float32): for simulation, where runs must repeat.
+
+    Parameters
+    ----------
+    rounded : whether to round to the grid in the same pass; whatever leaves a client must be.
+    """
     state = seed_lanes(key)
     bits = np.empty(BLOCK, np.uint32)
-    work = np.empty((2, BLOCK), np.float32)
-    noise = np.empty(BLOCK, np.float32)
     for start in range(0, values.shape[0], BLOCK):
         next_bits(state, bits)
-        laplace_block(bits.view(np.int32), np.float32(scale), work, noise)
-        stop = min(BLOCK, values.shape[0] - start)
-        block = values[start : start + stop]
-        for i in range(stop):
-            block[i] += noise[i]
+        block = values[start : start + BLOCK]
+        signed = bits.view(np.int32)
+        if rounded:
+            for i in range(block.shape[0]):
+                block[i] = on_grid(block[i] + laplace_of(signed[i], np.float32(scale)))
+        else:
+            for i in range(block.shape[0]):
+                block[i] += laplace_of(signed[i], np.float32(scale))
 
 
 def add_system_laplace(scale: float, values: NDArray[np.float32]) -> None:

@@ -16,7 +16,7 @@ from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.detection import robust_z_scores
 from fastpfrec_flwr.trusted_node.tier import NodeReport
 
-_ROWS_PER_TASK = 1024
+_ROWS_PER_TASK = 2048
 
 
 def healthy_nodes(
@@ -63,22 +63,43 @@ def healthy_nodes(
 
 
 @compiled
-def _add_rows(rows: Any, values: Any, factor: float, start: int, stop: int, total: Any) -> None:
-    """Add factor * values to `total`, for entries `start` to `stop` of `rows`."""
+def _clear(first: int, last: int, total: Any, variances: Any) -> None:
+    for t in range(first, last):
+        variances[t] = 0.0
+        for c in range(total.shape[1]):
+            total[t, c] = 0.0
+
+
+@compiled
+def _add_rows(
+    rows: Any,
+    values: Any,
+    touched_by: Any,
+    factor: float,
+    unseen: float,
+    start: int,
+    stop: int,
+    total: Any,
+    variances: Any,
+) -> None:
+    """Add factor * values to `total` for entries `start` to `stop` of `rows`; take their cover noise out of `variances`."""
     for t in range(start, stop):
         out = total[rows[t]]
+        variances[rows[t]] -= unseen * touched_by[t]
         for c in range(values.shape[1]):
             out[c] += factor * values[t, c]
 
 
 @compiled
-def _add_cover(key: Any, deviations: Any, first: int, last: int, total: Any) -> None:
+def _add_cover(key: Any, everywhere: float, variances: Any, first: int, last: int, total: Any) -> None:
+    """Add normal noise of variance `everywhere` + `variances` to rows `first` to `last`."""
     k = total.shape[1]
     normals = np.empty((last - first) * k, np.float32)
     fill_normal(key, normals)
     for t in range(first, last):
+        deviation = math.sqrt(max(everywhere + variances[t], 0.0))
         for c in range(k):
-            total[t, c] += deviations[t] * normals[(t - first) * k + c]
+            total[t, c] += deviation * normals[(t - first) * k + c]
 
 
 def average_nodes(
@@ -97,24 +118,24 @@ def average_nodes(
     -------
     (items, k) float64.
     """
-    total = np.zeros((num_items, embedding_dim))
+    total, variances = np.empty((num_items, embedding_dim)), np.empty(num_items)
     share = 1.0 / len(means)
-    variances = np.zeros(num_items)
-    for mean in means:
-        if mean.cover_scale > 0:
-            each = 2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2
-            variances += each * mean.clients
-            variances[mean.rows] -= each * mean.touched_by
-    deviations = np.sqrt(np.maximum(variances, 0.0))
-    covered = bool(variances.any())
+    # Per client and coordinate that its upload did not bring: the variance of its noise in the average.
+    unseen = [2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]
+    everywhere = sum(each * mean.clients for each, mean in zip(unseen, means, strict=True))
+    bounds = np.append(np.arange(0, num_items, _ROWS_PER_TASK), num_items)
+    places = [np.searchsorted(mean.rows, bounds) for mean in means]
 
-    def run(first: int) -> None:
-        last = min(first + _ROWS_PER_TASK, num_items)
-        for mean in means:
-            start, stop = np.searchsorted(mean.rows, [first, last])
-            _add_rows(mean.rows, mean.values, share, start, stop, total)
-        if covered:
-            _add_cover(np.uint64(stream_key(seed, "cover", server_round, first)), deviations, first, last, total)
+    def run(task: int) -> None:
+        first, last = int(bounds[task]), int(bounds[task + 1])
+        _clear(first, last, total, variances)
+        for mean, each, place in zip(means, unseen, places, strict=True):
+            _add_rows(
+                mean.rows, mean.values, mean.touched_by, share, each, place[task], place[task + 1], total, variances
+            )
+        if everywhere > 0:
+            key = np.uint64(stream_key(seed, "cover", server_round, first))
+            _add_cover(key, everywhere, variances, first, last, total)
 
-    in_parallel(run, range(0, num_items, _ROWS_PER_TASK), threads)
+    in_parallel(run, range(len(bounds) - 1), threads)
     return total

@@ -79,6 +79,7 @@ def upload_distances(
     keys: NDArray[np.uint64],
     threads: int = 1,
     columns: int | None = None,
+    squares: NDArray[np.float64] | None = None,
 ) -> Distances:
     """Distance of each upload to the current table.
 
@@ -91,14 +92,17 @@ def upload_distances(
     noise_scale : lambda of the noise that the values carry. cover_scale : lambda of the noise not yet drawn, or 0.
     columns : columns of the table; the distance is over these. None is all of them.
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
+    squares : (clients,) squared norms over all columns, if known; they are taken where the distance is over all of them.
     """
-    squared = np.empty(len(pointer) - 1)
     k = values.shape[1] if columns is None else columns
+    known = squares is not None and k == values.shape[1]
+    squared = squares.copy() if squares is not None and known else np.empty(len(pointer) - 1)
 
     def run(first: int) -> None:
         _segment_squares(values, pointer, k, first, min(first + _CLIENTS_PER_TASK, len(squared)), squared)
 
-    in_parallel(run, range(0, len(squared), _CLIENTS_PER_TASK), threads)
+    if not known:
+        in_parallel(run, range(0, len(squared), _CLIENTS_PER_TASK), threads)
     carried = np.diff(pointer).astype(np.float64) * k
     covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
     if cover_scale > 0:

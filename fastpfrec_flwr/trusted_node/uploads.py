@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ class Uploads:
     nonces : (clients,) uint64. pointer : (clients + 1,) int64. rows : (touched,) int32, of each client sorted and distinct.
     values : (touched, k) float32, finite.
     cover_scale : scale of Laplace noise on all other rows that is still to be drawn (simulated dense uploads), else 0.
+    squares : (clients,) squared norm of each client's `values`, where whoever read them has it; a changed copy has none.
     """
 
     nonces: NDArray[np.uint64]
@@ -24,6 +25,13 @@ class Uploads:
     rows: NDArray[np.int32]
     values: NDArray[np.float32]
     cover_scale: float
+    squares: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def with_squares(self, squares: NDArray[np.float64]) -> Uploads:
+        """These uploads with the squared norms of their values."""
+        known = replace(self)
+        object.__setattr__(known, "squares", squares)
+        return known
 
     @property
     def num_clients(self) -> int:

@@ -76,7 +76,7 @@ def test_a_compromised_node_is_flagged(attack, cover):
 @pytest.mark.parametrize("nodes", [2, 10])
 def test_a_mean_that_is_not_finite_is_never_healthy(bad, threshold, nodes):
     reports = honest_round(100, nodes)
-    values = reports[1].mean.values.copy()
+    values = reports[1].mean.values.astype(np.float64)
     values[0, 0] = bad
     reports[1] = changed(reports[1], values)
     kept = check(reports, threshold=threshold)
