@@ -197,6 +197,14 @@ class Study:
             file.flush()
             yield
 
+    def is_being_run(self) -> bool:
+        """Whether somebody holds the lock."""
+        try:
+            with self.lock():
+                return False
+        except SuiteError:
+            return True
+
 
 def read_record(folder: Path) -> RunRecord | None:
     """What a run folder's `run.json` holds; None where there is none that can be read."""

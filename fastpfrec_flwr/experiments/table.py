@@ -86,6 +86,11 @@ def status_table(path: Path) -> tuple[Table, list[str]]:
         for entry, record in runs
         if record is not None and record.status == "failed"
     ]
+    running = sum(record is not None and record.status == "running" for _, record in runs)
+    if running and not Study(path).is_being_run():
+        failures.append(
+            f"note: nobody runs this study now; {running} runs were cut off and begin again with the next call"
+        )
     sources = {record.source for _, record in runs if record is not None and record.status == "done"}
     if len(sources) > 1:
         failures.append(

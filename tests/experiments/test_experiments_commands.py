@@ -97,6 +97,16 @@ def test_runs_of_two_versions_are_noticed(tmp_path):
     assert notes[-1].startswith("note: these runs were made by 2 versions of the code: 0000")
 
 
+def test_runs_that_were_cut_off_are_noticed(tmp_path):
+    path = invented_study(tmp_path)
+    record = next(path.glob("runs/*/*/seed-1/run.json"))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "status": "running"}))
+    _, notes = status_table(path)
+    assert notes == ["note: nobody runs this study now; 1 runs were cut off and begin again with the next call"]
+    with Study(path).lock():
+        assert status_table(path)[1] == []
+
+
 def test_status_command(tmp_path):
     result = call("status", invented_study(tmp_path, failing=(0,)))
     assert result.exit_code == 0, result.output
