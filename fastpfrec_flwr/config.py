@@ -57,6 +57,7 @@ class RunConfig(BaseModel):
     resume_from: str
     round_timeout: Positive
     report_loss: bool
+    user_metrics: bool
 
     # strategy
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]

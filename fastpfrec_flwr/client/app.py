@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,10 +140,10 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
 def _place(context: Context, config: RunConfig) -> Place:
     node = context.node_config
     deployed = "partition-id" not in node
-    root = str(node.get("state-dir", "")) or config.state_dir or str(_default_state_root())
+    root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
     if deployed:
-        return Place(0, 1, Path(root), True)
-    return Place(int(node["partition-id"]), int(node["num-partitions"]), Path(root), False)
+        return Place(0, 1, root, True)
+    return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False)
 
 
 def _default_state_root() -> Path:
@@ -205,4 +206,35 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
         device_secret(place.state_root) if place.deployed else None,
         available_threads(config.threads),
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
+        _user_metrics(config, order, place),
     )
+
+
+def user_metrics_folder(state_root: Path, state_id: str) -> Path:
+    """Where simulated SuperNodes keep the test metrics of their users; a release leaves it alone."""
+    return state_root / state_id / "user-metrics"
+
+
+def user_metrics_name(partition: int, num_partitions: int) -> str:
+    """The file of one of them."""
+    return f"{partition}-of-{num_partitions}.npz"
+
+
+def _user_metrics(config: RunConfig, order: Order, place: Place) -> Path | None:
+    if not config.user_metrics:
+        return None
+    if place.deployed:
+        _warn_once("user-metrics is for simulations: this device keeps no metrics of its user")
+        return None
+    folder = user_metrics_folder(place.state_root, order.state_id)
+    return folder / user_metrics_name(place.partition, place.num_partitions)
+
+
+@cache
+def _warn_once(text: str) -> None:
+    logging.getLogger(__name__).warning(text)
+
+
+def state_root(config: RunConfig) -> Path:
+    """Where the SuperNodes of a simulation keep their state."""
+    return Path(config.state_dir) if config.state_dir else _default_state_root()

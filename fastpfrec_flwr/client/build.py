@@ -6,6 +6,8 @@ The encoder is `model.encoders.build_encoder`'s, which `Node.encoder` asks. The 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import ConfigError, RunConfig
@@ -48,15 +50,16 @@ def build_client(
     secret: int | None = None,
     threads: int = 1,
     refit_rows: Rows | None = None,
+    user_metrics: Path | None = None,
 ) -> Node:
     """A SuperNode's users with all that they need to train and to be evaluated; the counterpart of `build_strategy`.
 
     Parameters
     ----------
-    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows : see `Node`.
+    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics : see `Node`.
     threads : of the compiled step and of the noise.
     """
     return Node(
         config, shard, state, build_mechanism(config, threads), num_users, secret, build_device(config.device), threads,
-        refit_rows,
+        refit_rows, user_metrics,
     )  # fmt: skip

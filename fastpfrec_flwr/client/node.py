@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,10 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.draws import fill_normal
-from fastpfrec_flwr.evaluation.metrics import MetricSums, metric_sums
+from fastpfrec_flwr.evaluation.metrics import MetricSums, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows, RowsLike, entries_of
+from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.encoders import Encoder, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
@@ -38,6 +40,7 @@ class Node:
     secret : on a real device the key of its false items and noise streams are the system's; None in a simulation, where
         everything comes from the seed.
     refit_rows : `merged_rows(shard)`, if the caller keeps them between rounds.
+    user_metrics : file for the test metrics of each user, which stays on this machine; None keeps none.
     """
 
     config: RunConfig
@@ -49,6 +52,7 @@ class Node:
     device: str
     threads: int
     refit_rows: Rows | None = None
+    user_metrics: Path | None = None
 
     @property
     def encoder(self) -> Encoder:
@@ -143,7 +147,10 @@ class Node:
                     device=self.device,
                     threads=self.threads,
                 )
-            sums[part] = metric_sums(top, _own_rows(truth, asked))
+            per_user = per_user_metrics(top, _own_rows(truth, asked))
+            sums[part] = sum_up(per_user)
+            if part == "test" and self.user_metrics is not None:
+                UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
 
     def _positions(self, order: Order) -> NDArray[np.int64]:

@@ -202,7 +202,11 @@ def metric_sums(top_items: NDArray[np.int32], truth: RowsLike, cutoffs: tuple[in
 
     Parameters, errors: as for `per_user_metrics`.
     """
-    values = per_user_metrics(top_items, truth, cutoffs)
+    return sum_up(per_user_metrics(top_items, truth, cutoffs), cutoffs)
+
+
+def sum_up(values: Mapping[str, NDArray[np.float64]], cutoffs: tuple[int, ...] = CUTOFFS) -> MetricSums:
+    """Add up what `per_user_metrics` found for the same cutoffs."""
     known = values["truth"] > 0
 
     def total(name: str, units: float = 1.0) -> dict[int, int]:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fastpfrec_flwr.config import ConfigError, parse_run_config
@@ -26,7 +26,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = parse_run_config(context.run_config)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{_safe(config.data_set)}-seed{config.seed}-{context.run_id % 10**6}"
-        strategy = build_strategy(config, choose_run_folder(config, name), available_threads(config.threads))
+        folder = choose_run_folder(config, name)
+        context.state["run"] = ConfigRecord({"folder": str(folder.path)})
+        strategy = build_strategy(config, folder, available_threads(config.threads))
         getattr(grid, "on_interrupt", _at_exit)(strategy.stop.set)
         strategy.start(grid)
     except (ConfigError, RunError) as error:

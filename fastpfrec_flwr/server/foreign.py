@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -111,8 +112,14 @@ class ForeignStrategy(FastPFRec):
         return len(self._calls)
 
     def _aggregate(
-        self, server_round: int, parts: list[Uploads], reports: list[TrainReport], refused: list[str]
+        self,
+        server_round: int,
+        parts: list[Uploads],
+        reports: list[TrainReport],
+        refused: list[str],
+        client_seconds: float,
     ) -> None:
+        began = time.perf_counter()
         with _quiet(), _cheap_collections():
             arrays, _ = self._strategy.aggregate_train(server_round, self._replies(parts, server_round))
         if arrays is not None:
@@ -128,6 +135,7 @@ class ForeignStrategy(FastPFRec):
             loss=sum(report.loss_sum for report in reports) / positives if positives else None,
             uploaded_rows=sum(len(part.rows) for part in parts),
             moved=arrays is not None,
+            tier_seconds=(client_seconds, 0.0, time.perf_counter() - began),
         )
 
     def _replies(self, parts: list[Uploads], server_round: int) -> list[Message]:

@@ -17,6 +17,7 @@ class RoundOutcome:
     isolated : clients left out by a check, their nodes' included. isolated_nodes : nodes left out whole.
     skipped : users drawn that had nothing to learn from. loss : mean train loss per positive, if asked for.
     uploaded_rows : rows that travelled. moved : whether the model changed.
+    tier_seconds : of the clients (training, messages and decoding), of the trusted nodes, of the server's average and step.
     """
 
     trained: int
@@ -27,6 +28,7 @@ class RoundOutcome:
     loss: float | None
     uploaded_rows: int
     moved: bool
+    tier_seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -41,6 +43,7 @@ class Tally:
     skipped: int = 0
     uploaded_rows: int = 0
     unmoved_rounds: int = 0
+    tier_seconds: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, outcome: RoundOutcome) -> None:
@@ -53,6 +56,7 @@ class Tally:
         self.skipped += outcome.skipped
         self.uploaded_rows += outcome.uploaded_rows
         self.unmoved_rounds += not outcome.moved
+        self.tier_seconds = [a + b for a, b in zip(self.tier_seconds, outcome.tier_seconds, strict=True)]
         self.reasons.update(outcome.refused)
 
     def to_dict(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ server step and blend.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from threading import Event
@@ -151,6 +152,7 @@ class FastPFRec(Strategy):
         The new table, or None where nothing healthy arrived (the model then stays); counts of the round. `self.outcome` has
         the details.
         """
+        began = time.perf_counter()
         table = self.state.item_table
         parts: list[Uploads] = []
         reports: list[TrainReport] = []
@@ -177,7 +179,7 @@ class FastPFRec(Strategy):
             if fresh.num_clients:
                 parts.append(fresh)
         self._last_nonces = nonces
-        self._aggregate(server_round, parts, reports, refused)
+        self._aggregate(server_round, parts, reports, refused, time.perf_counter() - began)
         assert self.outcome is not None
         counts = MetricRecord(
             {
@@ -204,10 +206,17 @@ class FastPFRec(Strategy):
         return uploads if new.all() else messages.select_clients(uploads, np.flatnonzero(new))
 
     def _aggregate(
-        self, server_round: int, parts: list[Uploads], reports: list[TrainReport], refused: list[str]
+        self,
+        server_round: int,
+        parts: list[Uploads],
+        reports: list[TrainReport],
+        refused: list[str],
+        client_seconds: float,
     ) -> None:
         config, table = self._config, self.state.item_table
+        began = time.perf_counter()
         nodes = self._tier.collect(parts, len(table), server_round) if parts else []
+        collected = time.perf_counter()
         healthy = healthy_nodes(
             nodes,
             len(table),
@@ -238,6 +247,7 @@ class FastPFRec(Strategy):
             loss=sum(report.loss_sum for report in reports) / positives if positives else None,
             uploaded_rows=sum(len(part.rows) for part in parts),
             moved=bool(means),
+            tier_seconds=(client_seconds, collected - began, time.perf_counter() - collected),
         )
 
     def _count(self, mean: NDArray[np.floating[Any]], clients: int) -> None:

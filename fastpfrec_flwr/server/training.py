@@ -184,6 +184,7 @@ class Training:
             },
             "super_nodes": len(nodes.ids),
             "deployed": nodes.deployed,
+            "state_id": self._state_id,
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
@@ -195,6 +196,8 @@ class Training:
         self._say(self._privacy_line())
         for note in self._strategy.notes():
             self._say(note)
+        if self._config.user_metrics and nodes.deployed:
+            self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
         if checkpoint is None:
             shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
@@ -373,6 +376,9 @@ class Training:
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
         sparse = tally.uploaded_rows / rounds * (4 * k + 4)
+        nodes = config.num_trusted_nodes if config.tier == "trusted-nodes" else 0
+        median = float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0
+        tiers = zip(("clients", "trusted_nodes", "server"), tally.tier_seconds, strict=True)
         return {
             "data_set": config.data_set,
             "data_fingerprint": self._data,
@@ -386,7 +392,10 @@ class Training:
             "test": progress.test,
             "seconds": {
                 "total": progress.total_seconds,
-                "round_median": float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0,
+                "round_median": median,
+                # As many rounds as let each user train once.
+                "epoch": median * self._users / max(min(config.clients_per_round, self._users), 1),
+                **{f"{tier}_round": seconds / rounds for tier, seconds in tiers},
             },
             "peak_rss_mb": peak_rss_mb(),
             "clients": {
@@ -402,6 +411,7 @@ class Training:
             "bytes": {
                 "down": round(clients * table_bytes),
                 "up": round(clients * table_bytes if config.upload == "dense" else sparse),
+                "nodes_up": nodes * table_bytes,
             },
             "privacy": self._privacy(),
         }

@@ -98,9 +98,10 @@ class InProcessGrid(Grid):
         return reply
 
 
-def run_in_process(server_app: ServerApp, grid: InProcessGrid, run_config: UserConfig, run_id: int = 1) -> None:
-    """Drive a whole run; exceptions of the ServerApp reach the caller."""
+def run_in_process(server_app: ServerApp, grid: InProcessGrid, run_config: UserConfig, run_id: int = 1) -> RecordDict:
+    """Drive a whole run; exceptions of the ServerApp reach the caller. Returns the state that the ServerApp leaves."""
     context = Context(
         run_id=run_id, node_id=SUPERLINK_NODE_ID, node_config={}, state=RecordDict(), run_config=dict(run_config)
     )
     server_app(grid, context)
+    return context.state

@@ -7,23 +7,30 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr.client.app import app as honest_client_app
-from fastpfrec_flwr.config import ConfigError
+from fastpfrec_flwr.client.app import state_root
+from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.server.app import app as server_app
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
+from fastpfrec_flwr.simulation.user_metrics import collect_user_metrics
 
 
-def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: ClientApp = honest_client_app) -> None:
+def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: ClientApp = honest_client_app) -> Path:
     """Drive the ServerApp and the ClientApp that `flwr run` drives, with the same figures bit for bit.
 
     Parameters
     ----------
     values : every run-config key, paths absolute. num_supernodes : simulated SuperNodes.
     client_app : another one than ours, for attacks and tests.
+
+    Returns
+    -------
+    The run folder.
 
     Raises
     ------
@@ -33,7 +40,12 @@ def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: Cli
         raise ConfigError(f"--num-supernodes must be >= 1, got {num_supernodes}")
     grid = InProcessGrid(client_app, num_supernodes, dict(values))
     with _interruptible(grid):
-        run_in_process(server_app, grid, dict(values))
+        state = run_in_process(server_app, grid, dict(values))
+    folder = Path(str(state.config_records["run"]["folder"]))
+    config = parse_run_config(values)
+    if config.user_metrics:
+        collect_user_metrics(folder, state_root(config), num_supernodes)
+    return folder
 
 
 @contextmanager

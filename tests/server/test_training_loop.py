@@ -42,10 +42,14 @@ def test_the_run_folder(finished):
     }  # fmt: skip
     assert set(summary["validation"]) >= METRICS
     assert set(summary["test"]) >= METRICS
-    assert set(summary["seconds"]) >= {"total", "round_median"}
+    seconds = summary["seconds"]
+    assert set(seconds) == {"total", "round_median", "epoch", "clients_round", "trusted_nodes_round", "server_round"}
+    assert seconds["epoch"] == pytest.approx(6 * seconds["round_median"])
+    assert 0 < seconds["trusted_nodes_round"] < seconds["total"] / 12
     assert set(summary["clients"]) >= {"trained", "refused", "isolated"}
     assert summary["clients"]["trained"] == 12 * 100
-    assert summary["bytes"] == {"down": 100 * 400 * 16 * 4, "up": 100 * 400 * 16 * 4}
+    table = 400 * 16 * 4
+    assert summary["bytes"] == {"down": 100 * table, "up": 100 * table, "nodes_up": 4 * table}
     config = run.json("config.json")
     assert parse_run_config(config["config"]).to_flat_dict() == config["config"]
     assert config["data"]["users"] == 600

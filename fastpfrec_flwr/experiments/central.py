@@ -1,0 +1,83 @@
+"""A reference that sees all interactions in one place, as a run of a study: the same split, the same metrics, the same files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from fastpfrec_flwr.baselines.central import item_knn_top_k, popularity_top_k
+from fastpfrec_flwr.client.app import split_settings
+from fastpfrec_flwr.config import parse_run_config
+from fastpfrec_flwr.data import prepare
+from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
+from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
+from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.training import peak_rss_mb
+from fastpfrec_flwr.simulation.user_metrics import FILE
+
+_MODELS = {"popularity": popularity_top_k, "item-knn": item_knn_top_k}
+_PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
+
+
+def run_central(values: Mapping[str, Any], model: str) -> Path:
+    """Rank with `popularity` or `item-knn` and leave a run folder.
+
+    Parameters
+    ----------
+    values : every run-config key; of them only those of the data and `output-dir` matter.
+
+    Returns
+    -------
+    The run folder.
+    """
+    config = parse_run_config(values)
+    folder = RunFolder(Path(config.output_dir))
+    began = time.monotonic()
+    prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
+    split = prepared.load()
+    found: dict[str, dict[str, float]] = {}
+    for part in _PARTS:
+        top_items = _MODELS[model](split, part)
+        per_user = per_user_metrics(top_items, Rows.of_csr(split.test if part == "test" else split.validation))
+        found[part] = metrics(sum_up(per_user))
+        if part == "test":
+            UserMetrics.of(np.arange(split.num_users, dtype=np.int64), per_user).save(folder.path / FILE)
+    facts = {
+        "name": prepared.name,
+        "fingerprint": prepared.fingerprint,
+        "users": split.num_users,
+        "items": split.num_items,
+        "report": prepared.report,
+    }
+    folder.write_config(config, {"model": model, "data": facts})
+    folder.start_metrics([])
+    clients = dict.fromkeys(("trained", "refused", "isolated", "isolated_share", "isolated_nodes", "skipped"), 0)
+    summary = {
+        "data_set": config.data_set,
+        "data_fingerprint": prepared.fingerprint,
+        "seed": config.seed,
+        "model": model,
+        "rounds": 0,
+        "best_round": 0,
+        "refit": False,
+        "stopped": False,
+        "protocol": "train and validation of all users in one place; test masks both",
+        **found,
+        "seconds": {"total": time.monotonic() - began, "round_median": 0.0},
+        "peak_rss_mb": peak_rss_mb(),
+        "clients": {**clients, "reasons": {}},
+        "rounds_without_update": 0,
+        "bytes": {"down": 0, "up": 0, "nodes_up": 0},
+        "privacy": None,
+        "split": asdict(split.split_settings),
+    }
+    folder.write_summary(summary)
+    test = found["test"]
+    folder.log(f"{model}, {prepared.name}: test NDCG@20 {test['ndcg@20']:.4f}, HR@20 {test['hit_ratio_micro@20']:.4f}")
+    return folder.path
