@@ -120,7 +120,9 @@ def stars(test: PairedTest, adjusted_p: float, family: int, unit: str) -> tuple[
     floor = min(1.0, test.smallest_p * family)
     if floor > LEVELS[-1][0]:
         among = "" if family == 1 else f", {floor:.3g} after Holm among {family}"
-        differing = f"{test.n - test.zeros} {unit}" + (" that differ" if test.zeros else "")
+        left = test.n - test.zeros
+        differing = f"{left} {unit if left > 1 else unit.rstrip('s')}"
+        differing += "" if not test.zeros else " that differ" if left > 1 else " that differs"
         return (
             "",
             f"no stars: over {differing} a two-sided Wilcoxon test cannot go below p = {test.smallest_p:.3g}{among}",

@@ -41,6 +41,7 @@ def quality_plot(results: Results, data_set: str) -> Plot:
             axes.set_xlim(0, reach[metric] * 1.08 or 1)
             axes.invert_yaxis() if metric == "ndcg" else None
             axes.set_xlabel(f"{label}@20")
+            axes.locator_params(axis="x", nbins=5)
             axes.grid(axis="x", alpha=0.25)
             axes.tick_params(axis="y", length=0)
 
@@ -124,7 +125,7 @@ def learning_plot(study: Study, data_set: str) -> Plot | None:
             axes.set_ylabel(label)
             axes.grid(alpha=0.25)
         handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=_legend_columns(labels))
 
     ends = []
     for name, runs in curves.items():
@@ -136,6 +137,11 @@ def learning_plot(study: Study, data_set: str) -> Plot | None:
     )
     alt = f"Line chart over rounds. {'; '.join(ends)}."
     return draw(f"learning-{slug(data_set)}", f"Learning curves on {data_set}", caption, alt, (9, 3.9), paint)
+
+
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many as fit side by side."""
+    return max(1, min(len(labels), 100 // (max(map(len, labels)) + 8)))
 
 
 def _train(run: Run) -> list[Any]:
@@ -206,7 +212,7 @@ def privacy_plot(results: Results) -> Plot | None:
         "upload alone."
     )
     return draw(
-        "noise", "Noise and quality", caption, f"Line chart of NDCG@20 over the noise scale. {told}.", (7, 3.6), paint
+        "noise", "Noise and quality", caption, f"Line chart of NDCG@20 over the noise scale. {told}.", (9, 3.6), paint
     )
 
 
@@ -241,9 +247,9 @@ def rank_plot(ranks: Ranks) -> Plot:
         axes = figure.subplots()
         colours = {name: style_of(place)["color"] for place, name in enumerate(names)}
         scikit_posthocs.critical_difference_diagram(
-            ranks.mean_ranks, table, ax=axes, color_palette=colours, label_fmt_left="{label} ({rank:.2f})  ",
-            label_fmt_right="  {label} ({rank:.2f})", crossbar_props={"color": INK, "marker": "o"},
-            text_h_margin=0.01,
+            ranks.mean_ranks, table, ax=axes, color_palette=colours, label_fmt_left="{label} ({rank:.2f})",
+            label_fmt_right="{label} ({rank:.2f})", crossbar_props={"color": INK, "marker": "o"},
+            text_h_margin=0.08,
         )  # fmt: skip
 
     order = sorted(ranks.mean_ranks.items(), key=lambda item: item[1])

@@ -67,7 +67,7 @@ def to_latex(table: Table) -> str:
     body = []
     for place, row in enumerate(table.rows):
         # A rule where the first column goes on to something else.
-        if place and len(table.columns) > 2 and row[0].text != table.rows[place - 1][0].text:
+        if place and table.columns[0].title == "data set" and row[0].text != table.rows[place - 1][0].text:
             body.append(r"\midrule")
         body.append(" & ".join(_bold(cell) for cell in row) + r" \\")
     notes = "".join(f"\\\\[2pt]\n{{\\footnotesize {latex_text(note)}}}\n" for note in table.notes)
