@@ -183,8 +183,7 @@ def ranks_table(results: Results, ranks: Ranks) -> Table:
     order = sorted(ranks.mean_ranks, key=lambda name: ranks.mean_ranks[name])
     rows = []
     for name in order:
-        closest = [p for pair, p in ranks.nemenyi_p.items() if name in pair and order[0] in pair]
-        p = closest[0] if closest else None
+        p = next((each for pair, each in ranks.nemenyi_p.items() if set(pair) == {name, order[0]}), None)
         rank = ranks.mean_ranks[name]
         rows.append(
             (
