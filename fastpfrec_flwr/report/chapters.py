@@ -67,7 +67,7 @@ def chapter_of(study: Study) -> Chapter:
         sections.append(_quality(results))
         if (comparisons := metric_tables.comparison_table(results)) is not None:
             sections.append(Section("comparisons", comparisons.title, tables=(comparisons,)))
-        sections.append(_ranks(results))
+        sections.append(ranks_section(results))
     sections.append(_learning(study))
     if study.done():
         if (noise := plots.privacy_plot(results)) is not None:
@@ -91,7 +91,8 @@ def _quality(results: Results) -> Section:
     return Section("quality", "Ranking quality", (), tuple(drawn), tables)
 
 
-def _ranks(results: Results) -> Section:
+def ranks_section(results: Results) -> Section:
+    """Ranks over data sets with their diagram; the reason where either cannot be had."""
     ranks, reason = results.ranks()
     if ranks is None:
         return Section("ranks", "Ranks over data sets", (f"{reason[0].upper()}{reason[1:]}.",))
