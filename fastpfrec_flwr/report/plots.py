@@ -141,7 +141,7 @@ def learning_plot(study: Study, data_set: str) -> Plot | None:
 
 def _legend_columns(labels: Sequence[str]) -> int:
     """As many as fit side by side."""
-    return max(1, min(len(labels), 100 // (max(map(len, labels)) + 8)))
+    return max(1, min(len(labels), 130 // (max(map(len, labels)) + 8)))
 
 
 def _train(run: Run) -> list[Any]:
@@ -247,8 +247,8 @@ def rank_plot(ranks: Ranks) -> Plot:
         axes = figure.subplots()
         colours = {name: style_of(place)["color"] for place, name in enumerate(names)}
         scikit_posthocs.critical_difference_diagram(
-            ranks.mean_ranks, table, ax=axes, color_palette=colours, label_fmt_left="{label} ({rank:.2f})",
-            label_fmt_right="{label} ({rank:.2f})", crossbar_props={"color": INK, "marker": "o"},
+            ranks.mean_ranks, table, ax=axes, color_palette=colours, label_fmt_left="{label} ({rank:.2f})\N{NO-BREAK SPACE}",
+            label_fmt_right="\N{NO-BREAK SPACE}{label} ({rank:.2f})", crossbar_props={"color": INK, "marker": "o"},
             text_h_margin=0.08,
         )  # fmt: skip
 

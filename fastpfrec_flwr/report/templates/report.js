@@ -23,5 +23,8 @@ function sortBy(heading) {
 for (const button of document.querySelectorAll("thead button")) {
   button.addEventListener("click", () => sortBy(button.closest("th")));
 }
-// Paper cannot be unfolded.
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((each) => { each.open = true; }));
+// Paper cannot be unfolded; dozens of runs would be dozens of pages.
+addEventListener("beforeprint", () => {
+  const runs = document.querySelectorAll("details");
+  if (runs.length <= 6) runs.forEach((each) => { each.open = true; });
+});
