@@ -13,6 +13,8 @@ from fastpfrec_flwr.report.results import Results
 from fastpfrec_flwr.report.study import NOT_COMPARED, Study
 from fastpfrec_flwr.report.tables import Cell, Column, Table, number, words
 
+_BROAD = 4  # variants that stand side by side in the table of what differs
+
 
 def _rows(study: Study) -> Iterator[tuple[str, str, list[Run]]]:
     """Data set, variant and its finished runs."""
@@ -125,6 +127,8 @@ def privacy_table(results: Results) -> Table:
     """Noise, what it guarantees, and what it costs in ranking quality."""
     rows = []
     for data_set, variant, runs in _rows(results.study):
+        if runs[0].facts.get("model"):  # a reference that sees everybody's interactions sends nothing
+            continue
         privacy = runs[0].summary.get("privacy")
         privacy = privacy if isinstance(privacy, Mapping) else {}
         epsilon = privacy.get("epsilon_per_upload")
@@ -196,15 +200,16 @@ def differences_table(study: Study) -> Table | None:
         rows.append((words(key, "setting"), *cells))
     if not rows:
         return None
-    heading = "What differs"
+    heads = ["setting", *columns]
+    if len(columns) > max(_BROAD, len(rows)):  # many variants read better down the page
+        names = ["variant", *(row[0].text for row in rows)]
+        rows = [
+            (words(name, "variant"), *(words(row[i].text, row[0].text) for row in rows))
+            for i, name in enumerate(columns, 1)
+        ]
+        heads = names
     caption = "Settings, code and package versions that not all variants share; paths, seeds and threads aside."
-    return Table(
-        "differences",
-        heading,
-        caption,
-        (Column("setting", "left"), *(Column(name, "left") for name in columns)),
-        tuple(rows),
-    )
+    return Table("differences", "What differs", caption, tuple(Column(each, "left") for each in heads), tuple(rows))
 
 
 def _facts(run: Run) -> dict[str, Any]:

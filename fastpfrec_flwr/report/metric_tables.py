@@ -51,7 +51,7 @@ def protocol(study: Study) -> str:
 
 
 def _has_paper(study: Study) -> bool:
-    return any(metric in SHOWN for _, _, metric in study.paper)
+    return any(metric in SHOWN and study.of(data_set, variant) for variant, data_set, metric in study.paper)
 
 
 def _quality_row(results: Results, name: str, data_set: str, variant: str) -> tuple[Cell, ...]:

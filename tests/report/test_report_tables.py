@@ -239,6 +239,26 @@ def test_what_differs(study):
     ]
 
 
+def test_what_differs_between_many(tmp_path):
+    """Five variants and one setting: a line for each variant."""
+    scales = (0.1, 0.2, 0.3, 0.4, 0.5)
+    folders = [write_run(tmp_path / f"run-{scale}", "a", 1, 0.3, **{"noise-scale": scale}) for scale in scales]
+    table = cost_tables.differences_table(read_all(folders)[0])
+    assert [column.title for column in table.columns] == ["variant", "noise-scale"]
+    assert [[cell.text for cell in row] for row in table.rows] == [
+        [f"noise-scale = {scale}", str(scale)] for scale in scales
+    ]
+
+
+def test_central_references_have_no_noise(tmp_path):
+    folder = write_run(tmp_path / "run", "a", 1, 0.3)
+    whole = read_all([folder])[0].runs[0]
+    write_json(folder / "config.json", {"config": dict(whole.config), **whole.facts, "model": "item-knn"})
+    study = read_all([folder])[0]
+    assert study.variants[0].name == "item-knn"
+    assert cost_tables.privacy_table(Results(study)).rows == ()
+
+
 def test_nothing_differs(tmp_path):
     folders = [write_run(tmp_path / str(seed), "a", seed, 0.3) for seed in (1, 2)]
     assert cost_tables.differences_table(read_all(folders)[0]) is None
