@@ -49,7 +49,7 @@ def render_markdown(chapters: Sequence[Chapter], title: str, made: str, names: S
             lines += [f"## {markdown_text(study.title)}", ""]
         lines += [each for text in (study.question, study.protocol) if text for each in (markdown_text(text), "")]
         if chapter.notices:
-            lines += ["**Not used:**", "", *(f"- {markdown_text(each)}" for each in chapter.notices), ""]
+            lines += ["**To be known:**", "", *(f"- {markdown_text(each)}" for each in chapter.notices), ""]
         for section in chapter.sections:
             lines += [f"{'###' if len(chapters) > 1 else '##'} {markdown_text(section.title)}", ""]
             lines += [each for text in section.text for each in (markdown_text(text), "")]

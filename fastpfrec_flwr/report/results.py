@@ -143,6 +143,13 @@ class Results:
         if reference is None or self.mean(data_set, reference, metric) is None:
             return []
         others = [name for name in self.variants_of(data_set) if name != reference]
+        theirs = [run.seed for run in self.study.of(data_set, reference)]
+        for name in others:
+            if (ours := [run.seed for run in self.study.of(data_set, name)]) != theirs:
+                self.notices.append(
+                    f"{name} on {data_set}: its seeds {ours} stand beside the reference's {theirs}; their difference holds the "
+                    "noise of other seeds too"
+                )
         figures = self._paired(data_set, metric, reference, others)
         intervals: Mapping[tuple[str, str], Interval] = {}
         tests: dict[str, PairedTest] = {}

@@ -143,7 +143,9 @@ def test_failed_running_and_missing_runs(tmp_path):
     }
     assert ("a", "more noise", 2) in found.missing
     assert len(found.missing) == 1
-    assert Results(found).variants_of("a") == ["FastPFRec", "more noise"]
+    results = Results(found)
+    assert results.variants_of("a") == ["FastPFRec", "more noise"]
+    assert results.notices[0].startswith("more noise on a: its seeds [1] stand beside the reference's [1, 2]")
 
 
 def test_the_studys_own_list_says_what_is_missing(tmp_path):
