@@ -10,11 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from fastpfrec_flwr.experiments.commands import app as experiment_app
+from fastpfrec_flwr.report.commands import report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FastPFRec: federated recommendation on Flower.")
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, fetch or import one, look at one.")
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
+app.command()(report)
 
 NameOrPath = Annotated[str, typer.Argument(help="A named data set, or a path of your own.")]
 DataDir = Annotated[str, typer.Option("--data-dir", help="Folder that holds <data-set>/...")]

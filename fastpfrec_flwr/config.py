@@ -19,6 +19,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+
 
 class ConfigError(ValueError):
     """A run configuration that cannot be used; the message names key, rule, value and remedy."""
@@ -58,6 +60,7 @@ class RunConfig(BaseModel):
     round_timeout: Positive
     report_loss: bool
     user_metrics: bool
+    trackers: str
 
     # strategy
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
@@ -177,6 +180,11 @@ class RunConfig(BaseModel):
             ),
         ]
         rules += self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
+        unknown = [name for name in self.tracker_names if name not in TRACKERS]
+        if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
+            raise ValueError(
+                f"trackers must be a comma list of {', '.join(TRACKERS)}, each at most once, or '' for none, got {self.trackers!r}"
+            )
         for broken, message in rules:
             if broken:
                 raise ValueError(message)
@@ -244,6 +252,11 @@ class RunConfig(BaseModel):
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
+
+    @property
+    def tracker_names(self) -> tuple[str, ...]:
+        """The experiment trackers that are told of the run."""
+        return tuple(name.strip() for name in self.trackers.split(",")) if self.trackers.strip() else ()
 
     @property
     def counted(self) -> bool:

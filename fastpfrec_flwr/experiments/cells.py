@@ -17,6 +17,7 @@ from fastpfrec_flwr.experiments.suite import Suite, SuiteError, Variant, slug
 # Keys that say where and how fast, not what comes out.
 _NOT_IN_KEY = {
     "data-dir", "output-dir", "state-dir", "resume-from", "threads", "user-metrics", "round-timeout", "checkpoint-every",
+    "trackers",
 }  # fmt: skip
 # All that a reference with the data in one place depends on.
 _DATA_KEYS = {"data-set", "split", "validation-fraction", "test-fraction", "min-weight", "seed"}

@@ -19,7 +19,7 @@ FORMAT = 1
 # Keys that may differ between the run that wrote a checkpoint and the one that goes on from it.
 FREE_KEYS = {
     "data-dir", "output-dir", "state-dir", "device", "threads", "resume-from", "checkpoint-every", "round-timeout",
-    "report-loss", "evaluate-every", "early-stop-patience", "strategy-memory", "user-metrics",
+    "report-loss", "evaluate-every", "early-stop-patience", "strategy-memory", "user-metrics", "trackers",
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState, initial_table
+from fastpfrec_flwr.server.trackers import Trackers
 
 # What rounds are chosen by.
 CRITERION = "ndcg@20"
@@ -121,6 +122,7 @@ class Training:
         self._data = ""
         self._users = 0
         self._result = Result()
+        self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
 
     def run(
         self,
@@ -188,6 +190,7 @@ class Training:
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
+        self._trackers.begin(self._config.to_flat_dict())
         self._say(
             f"{first.data_set}: {nodes.num_users} users, {first.num_items} items on {len(nodes.ids)} SuperNodes; "
             f"{min(self._config.clients_per_round, nodes.num_users)} clients a round to "
@@ -312,6 +315,7 @@ class Training:
         progress.lines.append(line)
         if self._folder is not None:
             self._folder.add_metrics(line)
+        self._trackers.round(line)
         self._say(progress_line(line, num_rounds))
 
     def _after_train(self) -> None:
@@ -365,6 +369,7 @@ class Training:
             self._folder.write_item_table(table, self._item_ids)
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
+        self._trackers.end(summary)
         self._say(final_table(summary))
         if self._folder is not None:
             self._say(f"run folder: {self._folder.path}")

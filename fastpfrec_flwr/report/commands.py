@@ -1,0 +1,29 @@
+"""`fastpfrec report`. Everything heavy is imported inside, so that help comes at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    paths: Annotated[list[Path], typer.Argument(metavar="RUN-OR-STUDY...", help="Run folders and study folders.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Folder for the report; empty: `report` inside the first path."),
+    ] = None,
+) -> None:
+    """Make tables (CSV, Markdown, LaTeX), plots (SVG, PNG) and one HTML page of runs and studies."""
+    from fastpfrec_flwr.report.building import build_report
+    from fastpfrec_flwr.report.errors import ReportError
+
+    try:
+        written = build_report(paths, output)
+    except ReportError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(2) from None
+    for notice in written.notices:
+        typer.echo(f"note: {notice}", err=True)
+    typer.echo(f"report: {written.page} ({written.files} files)")

@@ -1,0 +1,5 @@
+"""What the report says to people when there is nothing to report on."""
+
+
+class ReportError(ValueError):
+    """Input of which no report can be made; the text names the file or folder and says what to do."""
