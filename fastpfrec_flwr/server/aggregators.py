@@ -25,7 +25,7 @@ class ServerAggregator(Protocol):
 
     def combine(
         self, means: list[NodeMean], num_items: int, columns: int, seed: int, server_round: int, threads: int = 1
-    ) -> NDArray[np.float64]:
+    ) -> NDArray[np.floating[Any]]:
         """W_s - E, (items, columns), cover noise included.
 
         Parameters
@@ -40,7 +40,7 @@ class NodeAverage:
 
     def combine(
         self, means: list[NodeMean], num_items: int, columns: int, seed: int, server_round: int, threads: int = 1
-    ) -> NDArray[np.float64]:
+    ) -> NDArray[np.floating[Any]]:
         """See `ServerAggregator`."""
         return average_nodes(means, num_items, columns, seed, server_round, threads)
 
@@ -59,7 +59,7 @@ class AcrossNodes:
 
     def combine(
         self, means: list[NodeMean], num_items: int, columns: int, seed: int, server_round: int, threads: int = 1
-    ) -> NDArray[np.float64]:
+    ) -> NDArray[np.floating[Any]]:
         """See `ServerAggregator`."""
         keys = [stream_key(seed, "cover-node", server_round, node) for node in range(len(means))]
         points = MeanPoints(means, num_items, columns, np.array(keys, np.uint64))

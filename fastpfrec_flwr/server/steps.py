@@ -76,7 +76,7 @@ class MomentumStep:
     schedule: str
     num_rounds: int
 
-    def apply(self, state: ServerState, change: NDArray[np.float64], server_round: int) -> ServerState:
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
         """See `ServerStep`."""
         moment = (self.momentum * state.first_moment + change).astype(np.float32)
         size = self.blend_weight * scheduled(self.learning_rate, self.schedule, server_round, self.num_rounds)
