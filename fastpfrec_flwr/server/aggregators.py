@@ -59,7 +59,7 @@ class AcrossNodes:
 
     def combine(
         self, means: list[NodeMean], num_items: int, columns: int, seed: int, server_round: int, threads: int = 1
-    ) -> NDArray[np.float64]:
+    ) -> NDArray[np.floating[Any]]:
         """See `ServerAggregator`."""
         keys = [stream_key(seed, "cover-node", server_round, node) for node in range(len(means))]
         points = MeanPoints(means, num_items, columns, np.array(keys, np.uint64))
