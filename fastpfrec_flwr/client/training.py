@@ -15,11 +15,8 @@ from fastpfrec_flwr.client.lightgcn_step import lightgcn_step
 from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
-from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.parallel import even_pieces, in_parallel
 from fastpfrec_flwr.wire import sendable
-
-# Users per task of the thread pool: few, because the activity of users is heavy-tailed and the last task is waited for.
-USERS_PER_TASK = 4
 
 
 class StepSettings(NamedTuple):
@@ -132,12 +129,13 @@ def _train_compiled(
     private_out = np.empty_like(private)
     losses = np.zeros(graphs.num_users)
 
-    def run(first: int) -> None:
+    def run(piece: tuple[int, int]) -> None:
         compiled_step(
             item_table, weights, private, graphs.items, graphs.pointer, graphs.own_counts,
             plan.rows, plan.pointer, plan.edge_slots, plan.negative_slots,
-            first, min(first + USERS_PER_TASK, graphs.num_users), settings, changes, private_out, losses,
+            *piece, settings, changes, private_out, losses,
         )  # fmt: skip
 
-    in_parallel(run, range(0, graphs.num_users, USERS_PER_TASK), threads)
+    # A user's cost is its targets times its negatives, plus what every user costs.
+    in_parallel(run, even_pieces(graphs.own_counts + 8, threads), threads)
     return LocalUpdates(plan.rows, plan.pointer, changes, private_out, losses, graphs.own_counts)

@@ -9,14 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
-from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.parallel import even_pieces, in_parallel
 from fastpfrec_flwr.privacy.clipping import clip_joint, clip_rows
 from fastpfrec_flwr.privacy.noise import add_seeded_laplace, add_system_laplace, round_to_grid
 
 # One own item in the count column: large against the noise that the sum over all clients and rounds collects.
 COUNT_UNIT = 32.0
 _SEAL = object()
-_USERS_PER_TASK = 8
 
 
 class Changes(Protocol):
@@ -160,13 +159,13 @@ class LaplaceMechanism:
     ) -> None:
         clip = self.clip
 
-        def run(first: int) -> None:
+        def run(piece: tuple[int, int]) -> None:
             _clip_and_noise(
-                values, pointer, keys, first, min(first + _USERS_PER_TASK, len(keys)),
+                values, pointer, keys, *piece,
                 float(clip.row_bound), float(clip.joint_bound), clip.l1, clip.counted, float(self.noise_scale),
             )  # fmt: skip
 
-        in_parallel(run, range(0, len(keys), _USERS_PER_TASK), self.threads)
+        in_parallel(run, even_pieces(np.diff(pointer), self.threads), self.threads)
 
 
 @dataclass(frozen=True)

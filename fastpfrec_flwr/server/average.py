@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.addresses import address_of, floats_at, ints_at
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
@@ -16,7 +18,7 @@ from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.detection import robust_z_scores
 from fastpfrec_flwr.trusted_node.tier import NodeReport
 
-_ROWS_PER_TASK = 2048
+_ROWS_PER_TASK = 1024
 
 
 def healthy_nodes(
@@ -63,32 +65,37 @@ def healthy_nodes(
 
 
 @compiled
-def _clear(first: int, last: int, total: Any, variances: Any) -> None:
-    for t in range(first, last):
-        variances[t] = 0.0
-        for c in range(total.shape[1]):
-            total[t, c] = np.float32(0.0)
-
-
-@compiled
-def _add_rows(
-    rows: Any,
-    values: Any,
-    touched_by: Any,
-    factor: float,
-    unseen: float,
-    start: int,
-    stop: int,
+def _add_means(
+    rows_at: Any,
+    values_at: Any,
+    touches_at: Any,
+    starts: Any,
+    stops: Any,
+    unseen: Any,
+    first: int,
+    last: int,
     total: Any,
     variances: Any,
 ) -> None:
-    """Add factor * values to `total` for entries `start` to `stop` of `rows`; take their cover noise out of `variances`."""
-    share = np.float32(factor)
-    for t in range(start, stop):
-        out = total[rows[t]]
-        variances[rows[t]] -= unseen * touched_by[t]
-        for c in range(values.shape[1]):
-            out[c] += share * np.float32(values[t, c])
+    """Average rows `first` to `last`; `variances` receives what their cover noise lacks to that of a row nobody sent.
+
+    starts, stops : (means,) which entries of each mean are these rows. unseen : (means,) variance that a client's own noise
+    on a row takes out of the cover.
+    """
+    k, share = total.shape[1], np.float32(1.0 / rows_at.shape[0])
+    for t in range(first, last):
+        variances[t] = 0.0
+        for c in range(k):
+            total[t, c] = np.float32(0.0)
+    for m in range(rows_at.shape[0]):
+        rows = numba.carray(ints_at(rows_at[m]), (stops[m],))
+        values = numba.carray(floats_at(values_at[m]), (stops[m], k))
+        touched_by = numba.carray(ints_at(touches_at[m]), (stops[m],))
+        for t in range(starts[m], stops[m]):
+            out = total[rows[t]]
+            variances[rows[t]] -= unseen[m] * touched_by[t]
+            for c in range(k):
+                out[c] += share * values[t, c]
 
 
 @compiled
@@ -125,15 +132,20 @@ def average_nodes(
     unseen = [2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]
     everywhere = sum(each * mean.clients for each, mean in zip(unseen, means, strict=True))
     bounds = np.append(np.arange(0, num_items, _ROWS_PER_TASK), num_items)
-    places = [np.searchsorted(mean.rows, bounds) for mean in means]
+    places = np.array([np.searchsorted(mean.rows, bounds) for mean in means])  # (means, bounds)
+    rows = [np.ascontiguousarray(mean.rows, np.int32) for mean in means]
+    values = [np.ascontiguousarray(mean.values, np.float32) for mean in means]
+    touches = [np.ascontiguousarray(mean.touched_by, np.int32) for mean in means]
+    rows_at, values_at, touches_at = (
+        np.array([address_of(each, kind) for each in arrays])
+        for arrays, kind in ((rows, "int32"), (values, "float32"), (touches, "int32"))
+    )
+    lacking = np.array(unseen)
 
     def run(task: int) -> None:
         first, last = int(bounds[task]), int(bounds[task + 1])
-        _clear(first, last, total, variances)
-        for mean, each, place in zip(means, unseen, places, strict=True):
-            _add_rows(
-                mean.rows, mean.values, mean.touched_by, share, each, place[task], place[task + 1], total, variances
-            )
+        starts, stops = places[:, task].copy(), places[:, task + 1].copy()
+        _add_means(rows_at, values_at, touches_at, starts, stops, lacking, first, last, total, variances)
         if everywhere > 0:
             key = np.uint64(stream_key(seed, "cover", server_round, first))
             _add_cover(key, everywhere, variances, first, last, total)

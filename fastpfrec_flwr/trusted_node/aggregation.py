@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.addresses import address_of, floats_at, ints_at
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -102,15 +104,12 @@ def _row_squares(values: Any, out: Any) -> None:
 
 
 @compiled
-def _count_touches(rows: Any, pointer: Any, members: Any, counts: Any) -> None:
-    for m in range(members.shape[0]):
-        for t in range(pointer[members[m]], pointer[members[m] + 1]):
-            counts[rows[t]] += 1
-
-
-@compiled
-def _number(counts: Any, place: Any, rows: Any, touched_by: Any) -> int:
-    """Number the rows that were touched, ascending; how many there are."""
+def _count_touches(rows_at: Any, lengths: Any, counts: Any, place: Any, rows: Any, touched_by: Any) -> int:
+    """Number the rows that some client sent, ascending; how many there are."""
+    for client in range(lengths.shape[0]):
+        sent = numba.carray(ints_at(rows_at[client]), (lengths[client],))
+        for t in range(lengths[client]):
+            counts[sent[t]] += 1
     found = 0
     for row in range(counts.shape[0]):
         place[row] = found
@@ -122,33 +121,36 @@ def _number(counts: Any, place: Any, rows: Any, touched_by: Any) -> int:
 
 
 @compiled
-def _add_values(
-    rows: Any, pointer: Any, values: Any, members: Any, cursors: Any, last: int, place: Any, origin: int, sums: Any
+def _mean_rows(
+    rows_at: Any, values_at: Any, lengths: Any, place: Any, rows: Any, sums: Any, means: Any, squares: Any
 ) -> None:
-    """Add each member's rows from its cursor on, up to row `last`, and move the cursors."""
-    k = values.shape[1]
-    for m in range(members.shape[0]):
-        t, stop = cursors[m], pointer[members[m] + 1]
-        while t < stop and rows[t] <= last:
-            total, row = sums[place[rows[t]] - origin], values[t]
+    """Means of the numbered `rows` and their squared norms, block by block of them."""
+    clients, k, per_block = lengths.shape[0], means.shape[1], sums.shape[0]
+    cursors = np.zeros(clients, np.int64)
+    for origin in range(0, means.shape[0], per_block):
+        size = min(per_block, means.shape[0] - origin)
+        last = rows[origin + size - 1]
+        for i in range(size):
             for c in range(k):
-                total[c] += row[c]
-            t += 1
-        cursors[m] = t
-
-
-@compiled
-def _finish(sums: Any, count: int, clients: int, origin: int, values: Any, squares: Any) -> None:
-    """Divide `count` rows of sums by the clients, and clear them."""
-    for i in range(count):
-        square = 0.0
-        for c in range(sums.shape[1]):
-            # Division by the count comes last: up to here everything was exact.
-            mean = np.float32(sums[i, c] / clients)
-            square += float(mean) * float(mean)
-            values[origin + i, c] = mean
-            sums[i, c] = 0.0
-        squares[origin + i] = square
+                sums[i, c] = 0.0
+        for client in range(clients):
+            sent = numba.carray(ints_at(rows_at[client]), (lengths[client],))
+            values = numba.carray(floats_at(values_at[client]), (lengths[client], k))
+            t = cursors[client]
+            while t < lengths[client] and sent[t] <= last:
+                total, row = sums[place[sent[t]] - origin], values[t]
+                for c in range(k):
+                    total[c] += row[c]
+                t += 1
+            cursors[client] = t
+        for i in range(size):
+            square = 0.0
+            for c in range(k):
+                # Division by the count comes last: up to here everything was exact.
+                mean = np.float32(sums[i, c] / clients)
+                square += np.float64(mean) * np.float64(mean)
+                means[origin + i, c] = mean
+            squares[origin + i] = square
 
 
 def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items: int) -> NodeMean:
@@ -165,27 +167,25 @@ def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items:
     """
     if len({part.cover_scale for part in parts}) > 1:
         raise ValueError("uploads with and without cover noise cannot be averaged together")
-    clients = sum(len(chosen) for chosen in members)
-    if clients == 0:
-        raise ValueError("a mean needs at least one client")
     mine = [(part, chosen) for part, chosen in zip(parts, members, strict=True) if len(chosen)]
-    counts = np.zeros(num_items, np.int64)
-    for part, chosen in mine:
-        _count_touches(part.rows, part.pointer, chosen, counts)
-    place = np.empty(num_items, np.int64)
-    rows, touched_by = np.empty(num_items, np.int32), np.empty(num_items, np.int64)
-    found = _number(counts, place, rows, touched_by)
+    if not mine:
+        raise ValueError("a mean needs at least one client")
     k = mine[0][0].values.shape[1]
-    values, squares = np.empty((found, k), np.float32), np.empty(found)
-    # Block by block of the table, so that the sums stay in the cache while all clients' rows pass by in order.
-    sums = np.zeros((min(_ROWS_PER_BLOCK, found), k))
-    cursors = [part.pointer[chosen] for part, chosen in mine]
-    for origin in range(0, found, _ROWS_PER_BLOCK):
-        count = min(_ROWS_PER_BLOCK, found - origin)
-        last = int(rows[origin + count - 1])
-        for (part, chosen), cursor in zip(mine, cursors, strict=True):
-            _add_values(part.rows, part.pointer, part.values, chosen, cursor, last, place, origin, sums)
-        _finish(sums, count, clients, origin, values, squares)
-    mean = NodeMean(clients, rows[:found], values, touched_by[:found], mine[0][0].cover_scale)
+    # The clients of all parts one after the other, each by where its rows and values lie.
+    lengths = np.concatenate([part.pointer[chosen + 1] - part.pointer[chosen] for part, chosen in mine])
+    rows_at = np.concatenate([address_of(part.rows, "int32") + 4 * part.pointer[chosen] for part, chosen in mine])
+    values_at = np.concatenate(
+        [address_of(part.values, "float32") + 4 * k * part.pointer[chosen] for part, chosen in mine]
+    )
+    rows, touched_by, place = (
+        np.empty(num_items, np.int32),
+        np.empty(num_items, np.int64),
+        np.empty(num_items, np.int64),
+    )
+    found = _count_touches(rows_at, lengths, np.zeros(num_items, np.int64), place, rows, touched_by)
+    means, squares = np.empty((found, k), np.float32), np.empty(found)
+    sums = np.empty((min(_ROWS_PER_BLOCK, max(found, 1)), k))
+    _mean_rows(rows_at, values_at, lengths, place, rows, sums, means, squares)
+    mean = NodeMean(len(lengths), rows[:found], means, touched_by[:found], mine[0][0].cover_scale)
     object.__setattr__(mean, "row_squares", squares)
     return mean

@@ -96,7 +96,8 @@ class TrustedNodes:
             if any(len(chosen) for chosen in members):
                 reports[node] = self._report(node, parts, members, distances, num_items, cover_key)
 
-        in_parallel(run, range(self.num_nodes), self.threads)
+        with one_thread_products():  # some aggregators call a BLAS
+            in_parallel(run, range(self.num_nodes), self.threads)
         return [report for report in reports if report is not None]
 
     def _report(
