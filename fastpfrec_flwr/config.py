@@ -98,6 +98,7 @@ class RunConfig(BaseModel):
     noise: Literal["laplace", "none"]
     noise_scale: NonNegative
     upload: Literal["dense", "sparse"]
+    upload_precision: Literal["float32", "float16"]
 
     # trusted nodes
     tier: Literal["trusted-nodes", "direct"]

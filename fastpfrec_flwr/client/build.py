@@ -13,15 +13,18 @@ from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.evaluation.rows import Rows
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
+from fastpfrec_flwr.privacy.mechanism import Clip, HalfPrecision, LaplaceMechanism, Mechanism, NoNoise
 
 
 def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
     """The privacy mechanism that the configuration asks for, and with it the form of the upload."""
     clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted)
-    if config.noise == "none":
-        return NoNoise(clip)
-    return LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
+    mechanism: Mechanism = (
+        NoNoise(clip)
+        if config.noise == "none"
+        else LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
+    )
+    return HalfPrecision(mechanism) if config.upload_precision == "float16" else mechanism
 
 
 def build_device(wanted: str) -> str:

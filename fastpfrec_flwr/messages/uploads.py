@@ -82,6 +82,7 @@ def decode_uploads(
     embedding_dim: int,
     cover_scale: float,
     threads: int = 1,
+    precision: str = "float32",
 ) -> DecodedUploads:
     """Read what `encode_uploads` wrote.
 
@@ -89,6 +90,7 @@ def decode_uploads(
     ----------
     server_round : the round that is open. max_clients : most clients that the reply may bring.
     num_items, embedding_dim : shape of the table. cover_scale : noise that simulated dense uploads still lack, or 0.
+    precision : float32, or float16 where the run asks for it; they are float32 from here on.
 
     Raises
     ------
@@ -113,7 +115,10 @@ def decode_uploads(
         raise RefusedError(f"nonces: {len(nonces)} clients, at most {max_clients} were asked")
     pointer = decode_array(arrays["pointer"], "pointer", "int64", (len(nonces) + 1,))
     rows = decode_array(arrays["rows"], "rows", "int32", (None,))
-    values = decode_array(arrays["values"], "values", "float32", (len(rows), embedding_dim))
+    values = decode_array(arrays["values"], "values", precision, (len(rows), embedding_dim))
+    if precision != "float32":
+        values = values.astype(np.float32)
+        values.flags.writeable = False  # one type for the kernels, however the values came
     # Compared, not subtracted: differences of hostile pointers wrap around and look harmless.
     if pointer[0] != 0 or pointer[-1] != len(rows) or (pointer[1:] < pointer[:-1]).any():
         raise RefusedError(f"pointer: does not divide {len(rows)} rows among {len(nonces)} clients")

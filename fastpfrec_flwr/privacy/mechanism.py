@@ -39,7 +39,7 @@ class PrivatizedUploads:
     ----------
     nonces : (clients,) uint64; decides the trusted node, names nobody.
     pointer : (clients + 1,) int64. rows : (touched,) int32, of each client sorted and distinct.
-    values : (touched, k) float32.
+    values : (touched, k) float32, or float16.
     cover_scale : scale of the Laplace noise that lies on every other row but is drawn where the upload arrives (simulated
         dense uploads); 0 where the rows are all there is.
     """
@@ -47,7 +47,7 @@ class PrivatizedUploads:
     nonces: NDArray[np.uint64]
     pointer: NDArray[np.int64]
     rows: NDArray[np.int32]
-    values: NDArray[np.float32]
+    values: NDArray[np.float32] | NDArray[np.float16]
     cover_scale: float
     seal: object = field(repr=False, compare=False)
 
@@ -183,6 +183,30 @@ class NoNoise:
             self.clip.apply(changes.changes[changes.pointer[user] : changes.pointer[user + 1]])
         round_to_grid(changes.changes.reshape(-1))
         return PrivatizedUploads(nonces, changes.pointer, changes.rows, changes.changes, 0.0, _SEAL)
+
+
+# What float16 can hold; an honest change is far below.
+_HALF_LARGEST = 65504.0
+
+
+@dataclass(frozen=True)
+class HalfPrecision:
+    """Another mechanism's uploads in float16, half the bytes. Rounded after the noise, so it tells nobody more."""
+
+    mechanism: Mechanism
+
+    @property
+    def noise_scale(self) -> float:
+        """Of the other mechanism."""
+        return self.mechanism.noise_scale
+
+    def privatize(
+        self, changes: Changes, nonces: NDArray[np.uint64], keys: NDArray[np.uint64] | None, num_items: int
+    ) -> PrivatizedUploads:
+        """See `Mechanism`."""
+        whole = self.mechanism.privatize(changes, nonces, keys, num_items)
+        half = np.clip(whole.values, -_HALF_LARGEST, _HALF_LARGEST).astype(np.float16)
+        return PrivatizedUploads(whole.nonces, whole.pointer, whole.rows, half, whole.cover_scale, _SEAL)
 
 
 def _whole_tables(

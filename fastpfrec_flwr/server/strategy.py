@@ -169,6 +169,7 @@ class FastPFRec(Strategy):
                     self._config.upload_width,
                     0.0 if self._nodes.deployed else self._cover_scale,
                     self._threads,
+                    self._config.upload_precision,
                 )
             except RefusedError as error:
                 refused.append(str(error))

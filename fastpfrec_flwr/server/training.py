@@ -380,7 +380,8 @@ class Training:
         rounds = max(tally.rounds, 1)
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
-        sparse = tally.uploaded_rows / rounds * (4 * k + 4)
+        width = np.dtype(config.upload_precision).itemsize
+        sparse = tally.uploaded_rows / rounds * (width * k + 4)
         nodes = config.num_trusted_nodes if config.tier == "trusted-nodes" else 0
         median = float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0
         tiers = zip(("clients", "trusted_nodes", "server"), tally.tier_seconds, strict=True)
@@ -415,7 +416,7 @@ class Training:
             "rounds_without_update": tally.unmoved_rounds,
             "bytes": {
                 "down": round(clients * table_bytes),
-                "up": round(clients * table_bytes if config.upload == "dense" else sparse),
+                "up": round(clients * width * items * k if config.upload == "dense" else sparse),
                 "nodes_up": nodes * table_bytes,
             },
             "privacy": self._privacy(),

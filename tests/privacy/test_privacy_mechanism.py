@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, NoNoise, PrivatizedUploads
+from fastpfrec_flwr.privacy.mechanism import Clip, HalfPrecision, LaplaceMechanism, NoNoise, PrivatizedUploads
 from fastpfrec_flwr.privacy.noise import GRID, add_seeded_laplace
 from fastpfrec_flwr.randomness import user_stream_keys
 from fastpfrec_flwr.server.average import average_nodes
@@ -230,3 +230,19 @@ def test_the_average_agrees_in_distribution(both_ways, rows):
         assert (noise.var(axis=0) / variance).min() > 0.4
         assert (noise.var(axis=0) / variance).max() < 2
     assert stats.ks_2samp(real.ravel()[:20_000], simulated.ravel()[:20_000]).pvalue > 1e-6
+
+
+def test_half_precision_is_the_other_mechanism_rounded():
+    whole = LaplaceMechanism(Clip(1, 2), 0.1, dense=True).privatize(cohort(), NONCES, KEYS, 20)
+    half = HalfPrecision(LaplaceMechanism(Clip(1, 2), 0.1, dense=True)).privatize(cohort(), NONCES, KEYS, 20)
+    assert half.values.dtype == np.float16
+    np.testing.assert_array_equal(half.values, whole.values.astype(np.float16))
+    np.testing.assert_array_equal(half.rows, whole.rows)
+    assert half.cover_scale == whole.cover_scale == 0.1
+
+
+def test_half_precision_keeps_what_it_cannot_hold_finite():
+    changes = cohort()
+    changes.changes[0] = 1e30
+    half = HalfPrecision(NoNoise(Clip(0, 0))).privatize(changes, NONCES, None, 20)
+    assert half.values[0].max() == 65504

@@ -17,7 +17,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.evaluation.metrics import MetricSums
 from fastpfrec_flwr.messages import Description, Order, RefusedError, TrainReport
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, NoNoise, PrivatizedUploads
+from fastpfrec_flwr.privacy.mechanism import Clip, HalfPrecision, LaplaceMechanism, NoNoise, PrivatizedUploads
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 ITEMS, K, ROUND, CLIENTS = 12, 4, 7, 3
@@ -69,6 +69,19 @@ def good_content():
 
 def decode(content, server_round=ROUND, clients=CLIENTS, cover=COVER):
     return messages.decode_uploads(answer(content), server_round, clients, ITEMS, K, cover)
+
+
+def test_half_precision_arrives_as_float32_and_only_where_it_was_asked_for():
+    content = messages.encode_uploads(
+        privatized(HalfPrecision(LaplaceMechanism(Clip(0, 0), COVER, dense=True))), TrainReport(ROUND, 0, 1.5, 9)
+    )
+    decoded = messages.decode_uploads(answer(content), ROUND, CLIENTS, ITEMS, K, COVER, 1, "float16")
+    assert decoded.uploads.values.dtype == np.float32
+    np.testing.assert_array_equal(decoded.uploads.values, privatized().values.astype(np.float16).astype(np.float32))
+    with pytest.raises(RefusedError, match="float16"):
+        decode(content)
+    with pytest.raises(RefusedError, match="float32"):
+        messages.decode_uploads(answer(good_content()), ROUND, CLIENTS, ITEMS, K, COVER, 1, "float16")
 
 
 # ---- round trips -----------------------------------------------------------------------------------------------------
