@@ -229,18 +229,18 @@ def test_an_interrupt_costs_the_runs_in_flight_and_says_how_to_go_on(tmp_path):
     study = tmp_path / "study"
     process = start(study, write(tmp_path, endless), "--seeds", "1", "--workers", "2")
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while not any_status(study, "none", "done") or not list(study.glob("runs/*/10-false-*/seed-1/metrics.jsonl")):
             assert process.poll() is None, process.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.1)
         second = start(study, write(tmp_path, endless), "--seeds", "1")
-        told, _ = second.communicate(timeout=60)
+        told, _ = second.communicate(timeout=120)
         assert second.returncode == 2
         assert f"is being run by process {process.pid} on" in told
         assert any_status(study, "10 % false", "running")
         process.send_signal(signal.SIGINT)
-        told, _ = process.communicate(timeout=30)
+        told, _ = process.communicate(timeout=120)
     finally:
         if process.poll() is None:
             process.kill()
