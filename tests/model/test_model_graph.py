@@ -141,5 +141,5 @@ def test_no_users_and_unknown_names():
     empty = build([])
     assert empty.num_users == 0
     assert empty.pointer.tolist() == [0]
-    with pytest.raises(ValueError, match=r"relative, bernoulli or none, got 'x'"):
+    with pytest.raises(ValueError, match=r"relative, bernoulli, randomised-response or none, got 'x'"):
         build([[1]], "x")
