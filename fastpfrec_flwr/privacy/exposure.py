@@ -83,6 +83,8 @@ def _upload_lines(setting: Setting) -> list[Line]:
 
     one = compose([(cost + counts, 1)], setting.delta)
     single = total(cost, counts, setting.delta)
+    if 0 < config.epsilon_budget < single.epsilon:
+        single = Bound(config.epsilon_budget, 0.0, "the device stops at its epsilon-budget")
     apart = config.strategy == "fastpfrec" and config.tier == "trusted-nodes"
     lines = []
     if apart:
