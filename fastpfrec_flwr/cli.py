@@ -132,6 +132,69 @@ def simulate(
 
 
 @app.command()
+def privacy(
+    run_config: Settings = None,
+    data_dir: DataDir = "",
+    users: Annotated[int, typer.Option(help="Users; 0: those of the data set.")] = 0,
+    items: Annotated[int, typer.Option(help="Items; 0: those of the data set.")] = 0,
+    delta: Annotated[float, typer.Option(help="Delta of every line that needs one.")] = 1e-5,
+    colluding: Annotated[int, typer.Option(help="Clients of a round that tell the observer their own noise.")] = 0,
+    deployed: Annotated[bool, typer.Option(help="Real devices: each may be asked in every round.")] = False,
+    target_epsilon: Annotated[float, typer.Option(help="Propose the noise for this epsilon; 0: do not.")] = 0.0,
+    observer: Annotated[
+        str, typer.Option(help="Whom the target is for: trusted node | server | final model.")
+    ] = "trusted node",
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
+) -> None:
+    """Print what a configuration costs in privacy, against whom and why, without running it."""
+    import json
+
+    from rich.console import Console
+
+    from fastpfrec_flwr.privacy.proposal import OBSERVERS
+
+    if observer not in OBSERVERS:
+        raise typer.BadParameter(f"must be one of {', '.join(OBSERVERS)}", param_hint="--observer")
+    for name, value, lowest in (("--users", users, 0), ("--items", items, 0), ("--colluding", colluding, 0)):
+        if value < lowest:
+            raise typer.BadParameter(f"must be >= {lowest}, got {value}", param_hint=name)
+    if not 0 < delta < 1:
+        raise typer.BadParameter(f"must be > 0 and < 1, got {delta}", param_hint="--delta")
+    with _plain_errors():
+        from fastpfrec_flwr.config import parse_run_config
+        from fastpfrec_flwr.privacy.exposure import build_ledger
+        from fastpfrec_flwr.privacy.lines import Setting
+        from fastpfrec_flwr.privacy.printing import print_ledger, print_proposal
+        from fastpfrec_flwr.privacy.proposal import propose_noise
+
+        config = parse_run_config(_run_config(run_config, data_dir=data_dir))
+        if not (users and items):
+            found = _users_and_items(config)
+            users, items = users or found[0], items or found[1]
+        setting = Setting(config, users, items, deployed, colluding, delta)
+        ledger = build_ledger(setting)
+        proposal = propose_noise(setting, target_epsilon, observer) if target_epsilon else None
+    if as_json:
+        told = ledger.to_dict() | ({"proposal": proposal.to_dict()} if proposal else {})
+        typer.echo(json.dumps(told, indent=2))
+        return
+    console = Console()
+    print_ledger(ledger, console)
+    if proposal:
+        print_proposal(proposal, config.effective_noise_scale, console)
+
+
+def _users_and_items(config: Any) -> tuple[int, int]:
+    """Those of the configuration's data set, which is read and split if it has not been yet."""
+    from fastpfrec_flwr.client.app import split_settings
+    from fastpfrec_flwr.data import prepare
+
+    with _progress_bar() as progress:
+        split = prepare(config.data_set, config.data_dir or None, split_settings(config), progress).load()
+    return split.num_users, split.num_items
+
+
+@app.command()
 def references(
     name_or_path: NameOrPath,
     data_dir: DataDir = "",

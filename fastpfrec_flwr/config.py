@@ -90,8 +90,9 @@ class RunConfig(BaseModel):
     popularity_weight: NonNegative
 
     # privacy
-    perturbation: Literal["relative", "bernoulli", "none"]
+    perturbation: Literal["relative", "bernoulli", "randomised-response", "none"]
     perturbation_prob: Share
+    keep_prob: Share
     row_clip: NonNegative
     clip_norm: NonNegative
     clip_kind: Literal["l2", "l1"]
@@ -99,6 +100,7 @@ class RunConfig(BaseModel):
     noise_scale: NonNegative
     upload: Literal["dense", "sparse"]
     upload_precision: Literal["float32", "float16"]
+    epsilon_budget: NonNegative
 
     # trusted nodes
     tier: Literal["trusted-nodes", "direct"]
@@ -180,7 +182,7 @@ class RunConfig(BaseModel):
                 "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
             ),
         ]
-        rules += self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
+        rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -190,6 +192,22 @@ class RunConfig(BaseModel):
             if broken:
                 raise ValueError(message)
         return self
+
+    def _privacy_rules(self) -> list[tuple[bool, str]]:
+        """What a finite epsilon needs."""
+        bounded = self.noise != "none" and self.upload == "dense" and (self.clip_norm > 0 or self.row_clip > 0)
+        return [
+            (
+                self.perturbation == "randomised-response" and self.keep_prob <= self.perturbation_prob,
+                f"keep-prob must be > perturbation-prob ({self.perturbation_prob}) with perturbation = 'randomised-response', "
+                f"got {self.keep_prob}: a true item must be likelier to be drawn than a false one",
+            ),
+            (
+                self.epsilon_budget > 0 and not bounded,
+                "epsilon-budget must be 0.0 where nothing bounds an upload's epsilon, "
+                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm or row-clip",
+            ),
+        ]
 
     def _encoder_rules(self) -> list[tuple[bool, str]]:
         """What LightGCN leaves no choice in: it convolves everything in every round and weighs all neighbours alike."""

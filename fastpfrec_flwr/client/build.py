@@ -1,7 +1,7 @@
 """From a configuration to a client's objects: encoder, privacy mechanism and device are chosen here and nowhere else.
 
 The encoder is `model.encoders.build_encoder`'s, which `Node.encoder` asks. The false items of the graph are drawn by
-`model.graph.build_local_graphs`, whose `perturbation` is one function with three ways to count.
+`model.graph.build_local_graphs`, whose `perturbation` is one function with four ways to draw.
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from fastpfrec_flwr.model.encoders import Encoder, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
 from fastpfrec_flwr.model.scoring import popularity_bias
 from fastpfrec_flwr.parallel import one_thread_products
+from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT, Mechanism, PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 
@@ -67,14 +68,18 @@ class Node:
         table : (items, k).
         """
         if order.restore:
-            self.state.restore(order.restore)
+            self.state.restore(order.restore, keep_spent=self.secret is not None)
         drawn = self._positions(order)
         history = self._history(order.phase)
-        graphs = self._graphs(history, drawn)
+        graphs = self._graphs(history, drawn, order.phase)
         able = can_train(graphs)
+        spent = self._spent_after(drawn, len(table))
+        if spent is not None:
+            able &= spent <= self._allowance
+            spent = spent[able]
         if not able.all():
             drawn = drawn[able]
-            graphs = self._graphs(history, drawn)
+            graphs = self._graphs(history, drawn, order.phase)
         users = self.shard.users[drawn]
         vectors = self.state.vectors(users, self._initial_vectors(users))
         deviations = self._deviations(users, order.server_round)
@@ -95,14 +100,14 @@ class Node:
         if deviations is not None:
             updates, kept = self._whole_changes(updates, deviations, order.server_round)
         if self.config.counted:
-            updates = self._with_counts(updates, history, drawn)
+            updates = self._with_counts(updates, graphs, users)
         uploads = self.mechanism.privatize(
             updates,
             self._keys("nonce", order, users),
             None if self.secret is not None else self._keys("noise", order, users),
             len(table),
         )
-        self.state.save(order.server_round, users, updates.private, kept)
+        self.state.save(order.server_round, users, updates.private, kept, spent)
         if order.snapshot:
             self.state.snapshot(order.server_round)
         asked = order.report_loss
@@ -167,9 +172,12 @@ class Node:
             return Rows(train.items, train.starts, train.ends)
         return self.refit_rows if self.refit_rows is not None else merged_rows(self.shard)
 
-    def _graphs(self, history: Rows, positions: NDArray[np.int64]) -> LocalGraphs:
+    def _graphs(self, history: Rows, positions: NDArray[np.int64], phase: str = "train") -> LocalGraphs:
         users = self.shard.users[positions]
         key = stream_key(self.config.seed, "secret") if self.secret is None else self.secret
+        if self.config.perturbation == "randomised-response" and phase != "train":
+            # With the same draws an item that only the refit's star has would be a true one for certain.
+            key = stream_key(key, "secret", phase)
         return build_local_graphs(
             history.items,
             history.starts[positions],
@@ -178,6 +186,7 @@ class Node:
             self.shard.num_items,
             self.config.perturbation,
             self.config.perturbation_prob,
+            self.config.keep_prob,
         )
 
     def _keys(self, purpose: str, order: Order, users: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -202,16 +211,32 @@ class Node:
             )
         return [deviation.at_start_of(server_round, self.config.blend_weight) for deviation in kept]
 
-    def _with_counts(self, updates: LocalUpdates, history: Rows, positions: NDArray[np.int64]) -> LocalUpdates:
-        """One more column: `COUNT_UNIT` on a user's own items in the first round that it trains, zero otherwise."""
-        trained = self.state.known(self.shard.users[positions])
+    def _with_counts(self, updates: LocalUpdates, graphs: LocalGraphs, users: NDArray[np.int64]) -> LocalUpdates:
+        """One more column: `COUNT_UNIT` on a user's own items in the first round that it trains, zero otherwise.
+
+        Own are the items that its graph calls so: with randomised response the drawn ones.
+        """
+        trained = self.state.known(users)
         counts = np.zeros((len(updates.rows), 1), np.float32)
-        for j, position in enumerate(positions):
-            if not trained[j]:
-                start, stop = updates.pointer[j], updates.pointer[j + 1]
-                own = history.items[history.starts[position] : history.ends[position]]
-                counts[start:stop, 0] = COUNT_UNIT * np.isin(updates.rows[start:stop], own, assume_unique=True)
+        for j in np.flatnonzero(~trained):
+            start, stop = updates.pointer[j], updates.pointer[j + 1]
+            own = graphs.items[graphs.pointer[j] : graphs.pointer[j] + graphs.own_counts[j]]
+            counts[start:stop, 0] = COUNT_UNIT * np.isin(updates.rows[start:stop], own, assume_unique=True)
         return replace(updates, changes=np.hstack([updates.changes, counts]))
+
+    @property
+    def _allowance(self) -> float:
+        """Epsilon that a user may spend in one phase: a refit is a second training, with a state of its own."""
+        # Sums of floats may end a hair above a budget that is meant to be used up.
+        return self.config.epsilon_budget / (2 if self.config.refit else 1) * (1 + 1e-9)
+
+    def _spent_after(self, positions: NDArray[np.int64], num_items: int) -> NDArray[np.float64] | None:
+        """(users,) epsilon that each user has spent if it uploads once more, by plain addition; None without a budget."""
+        if self.config.epsilon_budget == 0:
+            return None
+        users = self.shard.users[positions]
+        each, first = upload_epsilons(self.config, num_items)
+        return self.state.spent(users) + each + np.where(self.state.known(users), 0.0, first)
 
     def _whole_changes(
         self, updates: LocalUpdates, deviations: list[Deviation], server_round: int

@@ -1,4 +1,4 @@
-"""What stays on the device between rounds: private vectors, deviations, and the secret behind false items.
+"""What stays on the device between rounds: private vectors, deviations, spent privacy, and the secret behind false items.
 
 One SQLite file for the users of a SuperNode. A save is one transaction: a crash leaves the state before it or after it.
 """
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.client.deviation import Deviation, no_deviation
 from fastpfrec_flwr.files import write_atomically
 
-SCHEMA_VERSION = 1
+# 1: users and deviations. 2: what each user has spent of its privacy; an older file gets the table when it is opened.
+SCHEMA_VERSION = 2
 # Copies kept for checkpoints: the newest may belong to a checkpoint that the server did not live to write.
 SNAPSHOTS_KEPT = 2
 _MAX_PARAMETERS = 500
@@ -55,7 +56,7 @@ class ClientState:
 
     def _create(self) -> None:
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version not in (0, SCHEMA_VERSION):
+        if version > SCHEMA_VERSION:
             raise StateError(
                 f"{self._path}: state of schema {version}, this app knows {SCHEMA_VERSION}; upgrade the app"
             )
@@ -66,6 +67,7 @@ class ClientState:
             "CREATE TABLE IF NOT EXISTS deviations "
             "(user INTEGER PRIMARY KEY, round INTEGER NOT NULL, rows BLOB NOT NULL, deltas BLOB NOT NULL)"
         )
+        self._connection.execute("CREATE TABLE IF NOT EXISTS budgets (user INTEGER PRIMARY KEY, epsilon REAL NOT NULL)")
         self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     @contextmanager
@@ -125,14 +127,25 @@ class ClientState:
                 found.append(Deviation(np.frombuffer(row[1], np.int32), deltas, row[0]))
         return found
 
+    def spent(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(users,) epsilon that each user's uploads have cost so far."""
+        found = dict(self._of(users, "SELECT user, epsilon FROM budgets WHERE user IN"))
+        return np.array([found.get(int(user), 0.0) for user in users], np.float64)
+
     def save(
         self,
         server_round: int,
         users: NDArray[np.int64],
         vectors: NDArray[np.float32],
         deviations: list[Deviation] | None = None,
+        spent: NDArray[np.float64] | None = None,
     ) -> None:
-        """Keep what `users` have after `server_round`, all of it or nothing."""
+        """Keep what `users` have after `server_round`, all of it or nothing.
+
+        Parameters
+        ----------
+        spent : (users,) epsilon of each user's uploads with this one; None where nobody counts.
+        """
         try:
             with self._transaction():
                 self._connection.executemany(
@@ -143,6 +156,11 @@ class ClientState:
                     self._connection.execute(
                         "INSERT OR REPLACE INTO deviations VALUES (?, ?, ?, ?)",
                         (int(user), deviation.server_round, deviation.rows.tobytes(), deviation.values.tobytes()),
+                    )
+                if spent is not None:
+                    self._connection.executemany(
+                        "INSERT OR REPLACE INTO budgets VALUES (?, ?)",
+                        ((int(user), float(epsilon)) for user, epsilon in zip(users, spent, strict=True)),
                     )
         except sqlite3.Error as error:
             raise StateError(
@@ -167,8 +185,13 @@ class ClientState:
         pattern = f"{self._path.stem}.round-*{self._path.suffix}"
         return sorted(int(path.stem.rsplit("-", 1)[1]) for path in self._path.parent.glob(pattern))
 
-    def restore(self, server_round: int) -> None:
+    def restore(self, server_round: int, keep_spent: bool = False) -> None:
         """Go back to the copy of `server_round`.
+
+        Parameters
+        ----------
+        keep_spent : leave the spent epsilon as it is: uploads that have left cannot be taken back. A simulation repeats the very
+            same uploads, which costs nothing again.
 
         Raises
         ------
@@ -177,9 +200,13 @@ class ClientState:
         source = self._snapshot_path(server_round)
         if not source.is_file():
             raise StateError(f"{source}: no copy of the state after round {server_round} on this device")
+        kept = self._connection.execute("SELECT user, epsilon FROM budgets").fetchall() if keep_spent else []
         try:
             with closing(sqlite3.connect(source)) as copy:
                 copy.backup(self._connection)
+            with self._transaction():
+                self._create()  # the copy may be older than the table of budgets
+                self._connection.executemany("INSERT OR REPLACE INTO budgets VALUES (?, ?)", kept)
         except sqlite3.Error as error:
             raise StateError(f"{source}: this copy of the state cannot be read ({error})") from error
         # What was kept after that round belongs to a course that is being left.

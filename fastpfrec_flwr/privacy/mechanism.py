@@ -221,5 +221,5 @@ def _whole_tables(
     return (
         np.tile(np.arange(num_items, dtype=np.int32), clients),
         np.arange(clients + 1, dtype=np.int64) * num_items,
-        whole.reshape(clients * num_items, -1),
+        whole.reshape(clients * num_items, values.shape[1]),
     )

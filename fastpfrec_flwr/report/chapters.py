@@ -168,7 +168,12 @@ def _details(run: Run) -> RunDetails:
         )
     privacy = run.summary.get("privacy")
     if isinstance(privacy, dict):
-        groups.append(("Privacy", _pairs(privacy)))
+        lines = privacy.get("lines", [])
+        told = {key: value for key, value in privacy.items() if key not in ("lines", "notes")}
+        for line in lines if isinstance(lines, list) else []:
+            what = f"{line.get('observer')}, {line.get('release')}, {line.get('scope')}"
+            told[what] = f"epsilon {show.epsilon(line.get('epsilon'))}, delta {line.get('delta')}: {line.get('reason')}"
+        groups.append(("Privacy", _pairs(told)))
     return RunDetails(
         f"{run.data_set}, {run.variant}, seed {run.seed}",
         run.state,

@@ -26,7 +26,9 @@ from numpy.typing import NDArray
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.ledger import laplace_upload
+from fastpfrec_flwr.privacy.lines import Ledger, Setting
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
@@ -197,6 +199,7 @@ class Training:
             f"{self._strategy.route}"
         )
         self._say(self._privacy_line())
+        self._say(self._ledger().whole_run_line())
         for note in self._strategy.notes():
             self._say(note)
         if self._config.user_metrics and nodes.deployed:
@@ -436,6 +439,7 @@ class Training:
             len(self._item_ids), config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
         )  # fmt: skip
         infinite = math.isinf(guarantee.epsilon)
+        ledger = self._ledger()
         return {
             "adjacency": "replace one client's whole data",
             "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
@@ -443,7 +447,15 @@ class Training:
             "noise": f"{config.noise}, scale {config.effective_noise_scale}",
             "randomness": "operating system" if self._facts["deployed"] else "seeded (simulation)",
             "not_noised": ["metric sums per SuperNode"] + (["train loss per SuperNode"] if config.report_loss else []),
+            "uploads_per_user": ledger.setting.uploads,
+            **ledger.to_dict(),
         }
+
+    def _ledger(self) -> Ledger:
+        """What the whole run as configured costs, whoever stops it earlier."""
+        return build_ledger(
+            Setting(self._config, max(self._users, 1), len(self._item_ids), bool(self._facts["deployed"]))
+        )
 
     def _privacy_line(self) -> str:
         privacy = self._privacy()

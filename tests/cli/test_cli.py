@@ -30,6 +30,7 @@ def call(*arguments):
         (("data",), ["list", "fetch", "show"]),
         (("simulate",), ["--num-supernodes", "--output-dir", "--data-dir"]),
         (("data", "fetch"), ["--from"]),
+        (("privacy",), ["--users", "--items", "--json", "--delta", "--observer"]),
         (("data", "show"), ["--split", "--data-dir"]),
     ],
 )
@@ -189,6 +190,12 @@ def test_simulate_is_the_direct_call(tmp_path, finished, monkeypatch):
         (["data", "fetch", "nosuch"], ["nosuch", "ml-100k"]),
         (["data", "fetch", "yelp", "--from", "/nowhere"], ["/nowhere", "--from"]),
         (["references", "nosuch"], ["nosuch"]),
+        (["privacy", "-c", "seed=-1"], ["seed must be >= 0"]),
+        (["privacy", "-c", "data-set=nosuch"], ["nosuch"]),
+        (
+            ["privacy", "-c", "upload=sparse", "--users", "9", "--items", "9", "--target-epsilon", "8"],
+            ["no noise-scale gives a finite epsilon", "touched"],
+        ),
     ],
 )
 def test_foreseen_errors_are_plain_words(arguments, words, tmp_path, monkeypatch):
@@ -227,3 +234,54 @@ def test_references_beat_chance():
     rows = {cells[1].strip(): cells[2:4] for line in result.stdout.splitlines() if len(cells := line.split("│")) == 5}
     popularity, item_knn = (float(cell) for cell in rows["ndcg@20"])
     assert 0.1 < popularity < item_knn
+
+
+# ---- privacy ---------------------------------------------------------------------------------------------------------
+
+SIZES = ("--users", 943, "--items", 1682)
+
+
+def test_privacy_prints_every_line_of_the_ledger(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    result = call("privacy", *SIZES)
+    assert result.exit_code == 0, result.output
+    rows = [
+        [cell.strip() for cell in line.split("\u2502")[1:-1]] for line in result.stdout.splitlines() if "\u2502" in line
+    ]
+    assert ["2", "trusted node", "uploads", "whole run, at most 20 uploads", "26,247,804", "0"] in rows
+    assert ["8", "server", "metric sums", "whole run", "infinity", "-"] in rows
+    assert "2 S sqrt(d) / lambda" in result.stdout
+    assert "sampling: nothing is claimed" in result.stdout
+
+
+def test_privacy_as_json_with_a_proposal_that_holds():
+    options = "clip-norm=1.0 check=none evaluate-every=0"
+    result = call("privacy", *SIZES, "-c", options, "--target-epsilon", 8, "--delta", 1e-6, "--json")
+    assert result.exit_code == 0, result.output
+    proposal = json.loads(result.stdout)["proposal"]
+    noise = proposal["noise-scale"]
+    again = call("privacy", *SIZES, "-c", f"{options} noise-scale={noise}", "--delta", 1e-6, "--json")
+    line = json.loads(again.stdout)["lines"][1]
+    assert (line["observer"], line["delta"]) == ("trusted node", 1e-6)
+    assert line["epsilon"] == proposal["line"]["epsilon"] <= 8
+
+
+def test_privacy_counts_the_data_set_itself():
+    told = json.loads(call("privacy", "-c", "data-set=synthetic", "--json").stdout)
+    assert told["lines"] == json.loads(call("privacy", "--users", 600, "--items", 400, "--json").stdout)["lines"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--observer", "nobody"), "trusted node, server, final model"),
+        (("--delta", "1"), "--delta"),
+        (("--users", "-1"), "--users"),
+        (("--colluding", "-1"), "--colluding"),
+    ],
+)
+def test_privacy_refuses_what_makes_no_sense(arguments, words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    result = call("privacy", *SIZES, *arguments)
+    assert result.exit_code == 2
+    assert words in result.stderr

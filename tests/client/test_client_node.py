@@ -28,6 +28,7 @@ CONFIGS = {
     "adam": {"local_optimizer": "adam"},
     "ccl": {"loss": "ccl", "unit_rows": True},
     "bernoulli": {"perturbation": "bernoulli"},
+    "response": {"perturbation": "randomised-response"},
     "blend": {"blend_weight": 0.5},
 }
 
@@ -184,6 +185,30 @@ def test_false_items_stay_the_same_over_the_rounds(tmp_path):
         own = set(PARTS[0][user].tolist())
         assert own < always[user]
         assert len(always[user]) == len(own) + max(1, len(own) // 2)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_with_randomised_response_nothing_but_the_drawn_star_reaches_an_upload(tmp_path, counted):
+    """Two users whose stars come out the same send the same, whatever their true items are; a refit draws anew."""
+    config = config_of(perturbation="randomised-response", popularity_weight=0.1 if counted else 0.0)
+    node = make_node(tmp_path / "a.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
+    drawn = node._graphs(node._history("train"), np.arange(USERS))
+    stars = [drawn.items[a:b] for a, b in zip(drawn.pointer[:-1], drawn.pointer[1:], strict=True)]
+    # With keep-prob 1 and perturbation-prob 0 the star is the truth: here the truth is what the other drew.
+    plain = config_of(
+        perturbation="randomised-response",
+        keep_prob=1.0,
+        perturbation_prob=0.0,
+        popularity_weight=config.popularity_weight,
+    )
+    mechanism = LaplaceMechanism(Clip(32.0, 0.0, counted=counted), 0.1, True)
+    found = []
+    for name, each, parts in (("b", config, PARTS), ("c", plain, [stars, *PARTS[1:]])):
+        one = make_node(tmp_path / f"{name}.sqlite3", each, make_shard(parts, ITEMS), USERS, mechanism)
+        found.append([segments(one.train(make_table(ITEMS, K), order(r, USERS))[0]) for r in (1, 2)])
+    assert found[0] == found[1]
+    refit = node._graphs(node._history("train"), np.arange(USERS), "refit")
+    assert not np.array_equal(refit.items, drawn.items)
 
 
 def test_nonces_noise_and_negatives_are_fresh_every_round(tmp_path):

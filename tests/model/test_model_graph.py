@@ -126,6 +126,58 @@ def test_other_secrets_other_false_items(perturbation):
     assert len({tuple(sorted(false_items(graphs, u).tolist())) for u in range(50)}) == 50
 
 
+def respond(users, keep, add, secrets=None, num_items=NUM_ITEMS):
+    secrets = user_stream_keys(9, np.arange(len(users))) if secrets is None else secrets
+    return build_local_graphs(*rows_of(*users), secrets, num_items, "randomised-response", add, keep)
+
+
+@pytest.mark.parametrize(("keep", "add"), [(0.9, 0.1), (0.6, 0.02), (0.99, 0.5)])
+def test_randomised_response_rates(keep, add):
+    """Own items are kept with q and others added with p: over all users, and item by item."""
+    users = random_users([20] * 1000)
+    graphs = respond(users, keep, add)
+    assert (graphs.own_counts == graphs.degrees).all(), "nothing in the star tells true from false"
+    true = np.zeros((1000, NUM_ITEMS), bool)
+    drawn = np.zeros((1000, NUM_ITEMS), bool)
+    for u, user in enumerate(users):
+        mine = own_items(graphs, u)
+        assert (np.diff(mine) > 0).all()
+        true[u, user] = True
+        drawn[u, mine] = True
+    for where, probability in ((true, keep), (~true, add)):
+        trials = where.sum()
+        sd = np.sqrt(trials * probability * (1 - probability))
+        assert abs(drawn[where].sum() - trials * probability) < 4 * sd
+    expected = true * keep + ~true * add
+    z = (drawn - expected).sum(axis=0) / np.sqrt((expected * (1 - expected)).sum(axis=0))
+    assert 1e-3 < stats.chi2.sf((z**2).sum(), NUM_ITEMS) < 1 - 1e-3
+    # The number of drawn items of a user: independent draws, no more and no less spread.
+    variance = 20 * keep * (1 - keep) + 180 * add * (1 - add)
+    assert abs(graphs.degrees.var() / variance - 1) < 4 * np.sqrt(2 / 1000)
+
+
+def test_randomised_response_limits():
+    users = random_users([5, 20])
+    assert respond(users, 1.0, 0.0).items.tolist() == np.concatenate(users).tolist()
+    assert (respond(users, 1.0, 1.0).degrees == NUM_ITEMS).all()
+    assert respond(users, 0.0, 0.0).items.tolist() == []
+    assert respond([], 0.9, 0.1).num_users == 0
+
+
+def test_randomised_response_is_a_function_of_secret_and_items_alone():
+    users = random_users([10, 20, 30])
+    secrets = user_stream_keys(9, np.arange(3))
+    together, again = respond(users, 0.8, 0.2, secrets), respond(users, 0.8, 0.2, secrets)
+    assert (together.items == again.items).all()
+    for u in range(3):
+        alone = respond([users[u]], 0.8, 0.2, secrets[u : u + 1])
+        assert own_items(alone, 0).tolist() == own_items(together, u).tolist()
+    # One interaction more changes the draw of that item at most.
+    more = np.union1d(users[0], [np.setdiff1d(np.arange(NUM_ITEMS), users[0])[0]])
+    changed = set(own_items(respond([more], 0.8, 0.2, secrets[:1]), 0)) ^ set(own_items(together, 0))
+    assert changed <= set(more) - set(users[0])
+
+
 def test_only_the_users_own_rows_are_read():
     users = random_users([10, 20])
     items, starts, ends = rows_of(*users)
@@ -141,5 +193,5 @@ def test_no_users_and_unknown_names():
     empty = build([])
     assert empty.num_users == 0
     assert empty.pointer.tolist() == [0]
-    with pytest.raises(ValueError, match=r"relative, bernoulli or none, got 'x'"):
+    with pytest.raises(ValueError, match=r"relative, bernoulli, randomised-response or none, got 'x'"):
         build([[1]], "x")

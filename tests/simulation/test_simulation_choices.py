@@ -16,6 +16,7 @@ WITH = {
     ("loss", "ccl"): {"unit_rows": True},
     ("noise", "none"): {"noise_scale": 0.0},
     ("perturbation", "bernoulli"): {"perturbation_prob": 0.02},
+    ("perturbation", "randomised-response"): {"perturbation_prob": 0.02},
     ("node_aggregator", "row-median"): {"upload": "sparse"},
     ("node_aggregator", "row-trimmed-mean"): {"upload": "sparse"},
 }

@@ -167,6 +167,13 @@ def test_integers_are_taken_where_a_float_is_meant():
         ({"node_aggregator": "row-median"}, ["node-aggregator = 'row-median' needs upload = 'sparse'"]),
         ({"node_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
         ({"server_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
+        (
+            {"perturbation": "randomised-response", "keep_prob": 0.1},
+            ["keep-prob must be > perturbation-prob (0.1)", "got 0.1"],
+        ),
+        ({"epsilon_budget": 1.0, "upload": "sparse"}, ["epsilon-budget must be 0.0", "got 1.0", "upload = 'dense'"]),
+        ({"epsilon_budget": 1.0, "noise": "none", "noise_scale": 0.0}, ["epsilon-budget must be 0.0"]),
+        ({"epsilon_budget": 1.0, "clip_norm": 0.0, "row_clip": 0.0}, ["epsilon-budget must be 0.0", "clip-norm"]),
         ({"strategy_options": "eta=1"}, ["strategy-options must be '' with strategy = 'fastpfrec'"]),
         ({"strategy": "flwr:FedAvg", "blend_weight": 0.5}, ["blend-weight must be 1.0 with strategy = 'flwr:FedAvg'"]),
         ({"strategy": "flwr:FedAvg", "unit_rows": True}, ["unit-rows must be false with strategy = 'flwr:FedAvg'"]),
@@ -191,6 +198,9 @@ def test_contradictions_are_refused(changes, expected):
         {"user_weight": 0.0},
         {"evaluate_every": 0},
         {"upload": "sparse"},
+        {"keep_prob": 0.0},
+        {"epsilon_budget": 1e7, "clip_norm": 0.0},
+        {"perturbation": "randomised-response"},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_accepted(changes):

@@ -1,0 +1,127 @@
+"""From a wanted epsilon back to a configuration: the smallest noise that the ledger itself proves enough."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.privacy.exposure import build_ledger, upload_costs
+from fastpfrec_flwr.privacy.lines import Line, Setting
+
+# Beyond this noise nothing is left of any table; whatever needs more has no answer here.
+_LARGEST_NOISE = 1e9
+OBSERVERS = ("trusted node", "server", "final model")
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Noise for a target, and what the other knobs would do.
+
+    Attributes
+    ----------
+    line : the whole-run line of the ledger with this noise. noise_scale : lambda, three digits, rounded up.
+    signal : largest root-mean-square change of a coordinate that the clip lets through, in the same unit as the noise.
+    changes : (what, epsilon) with one other thing changed, at the proposed noise.
+    """
+
+    target: float
+    noise_scale: float
+    line: Line
+    signal: float
+    changes: tuple[tuple[str, float], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        return {
+            "target_epsilon": self.target,
+            "noise-scale": self.noise_scale,
+            "line": self.line.to_dict(),
+            "clip_per_coordinate": self.signal,
+            "changes": [
+                {"change": what, "epsilon": "infinity" if math.isinf(epsilon) else epsilon}
+                for what, epsilon in self.changes
+            ],
+        }
+
+
+def whole_run(setting: Setting, observer: str) -> Line:
+    """The line on all uploads of a user, against an observer.
+
+    Raises
+    ------
+    ConfigError if this configuration has no such observer.
+    """
+    try:
+        return build_ledger(setting).of(observer)
+    except KeyError:
+        raise ConfigError(
+            f"--observer must be {', '.join(OBSERVERS[1:])} with tier = 'direct' or another strategy: nobody else sees "
+            f"anything, got {observer!r}"
+        ) from None
+
+
+def propose_noise(setting: Setting, target: float, observer: str = "trusted node") -> Proposal:
+    """The smallest noise-scale with which `observer` has epsilon <= `target` over the whole run.
+
+    Raises
+    ------
+    ConfigError if `target` is not positive or no noise reaches it.
+    """
+    if not 0 < target < math.inf:
+        raise ConfigError(f"--target-epsilon must be > 0, got {target}")
+    # A budget would meet the target by sending devices away; asked for is the noise.
+    setting = _with(setting, noise="laplace", epsilon_budget=0.0)
+
+    def epsilon(noise_scale: float) -> float:
+        return whole_run(_with(setting, noise_scale=noise_scale), observer).epsilon
+
+    if math.isinf(epsilon(1.0)):
+        line = whole_run(_with(setting, noise_scale=1.0), observer)
+        raise ConfigError(f"no noise-scale gives a finite epsilon against the {observer}: {line.reason}")
+    low, high = 1e-9, 1e-9
+    while epsilon(high) > target:
+        low, high = high, high * 8
+        if high > _LARGEST_NOISE:
+            raise ConfigError(
+                f"no noise-scale up to {_LARGEST_NOISE:g} gives epsilon <= {target} against the {observer}"
+            )
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if epsilon(middle) <= target else (middle, high)
+    noise_scale = _three_digits_up(high)
+    proposed = _with(setting, noise_scale=noise_scale)
+    line = whole_run(proposed, observer)
+    if line.epsilon > target:
+        raise AssertionError(f"noise-scale {noise_scale} gives epsilon {line.epsilon}, not <= {target}")
+    cost, _, _ = upload_costs(proposed.config, setting.num_items)
+    # Twice the clip over lambda is sqrt(2 rho).
+    clip = math.sqrt(2 * cost.rho) * noise_scale / 2
+    signal = clip / math.sqrt(setting.num_items * setting.config.embedding_dim)
+    return Proposal(target, noise_scale, line, signal, _changes(proposed, observer))
+
+
+def _changes(setting: Setting, observer: str) -> tuple[tuple[str, float], ...]:
+    config = setting.config
+    clip = "clip_norm" if config.clip_norm else "row_clip"
+    half_clip, half_rounds = getattr(config, clip) / 2, max(config.num_rounds // 2, 1)
+    named: list[tuple[str, dict[str, Any]]] = [
+        (f"{clip.replace('_', '-')} = {half_clip:g} (half)", {clip: half_clip}),
+        (f"num-rounds = {half_rounds} (half)", {"num_rounds": half_rounds}),
+        (
+            f"clients-per-round = {config.clients_per_round * 2} (twice)",
+            {"clients_per_round": config.clients_per_round * 2},
+        ),
+    ]
+    return tuple((what, whole_run(_with(setting, **change), observer).epsilon) for what, change in named)
+
+
+def _with(setting: Setting, **changes: Any) -> Setting:
+    config: RunConfig = setting.config.model_copy(update=changes)
+    return replace(setting, config=config)
+
+
+def _three_digits_up(value: float) -> float:
+    step = 10.0 ** (math.floor(math.log10(value)) - 2)
+    return float(f"{math.ceil(value / step * (1 - 1e-12)) * step:.6g}")
