@@ -97,6 +97,18 @@ _adding_rows, _adding_row = _tile(4, WIDTH, True), _tile(1, WIDTH, True)
 
 
 @compiled
+def _multiply_wide(a: Any, lda: int, b: Any, column: int, width: int, rows: int, depth: int, out: Any) -> None:
+    """Sixteen columns of a product, from `column` on."""
+    row = 0
+    while row + 4 <= rows:
+        _wide_rows(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
+        row += 4
+    while row < rows:
+        _wide_row(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
+        row += 1
+
+
+@compiled
 def multiply_narrow(a: Any, b: Any, rows: int, depth: int, width: int, out: Any) -> None:
     """out[:rows, :width] = a[:rows, :depth] b[:depth, :width].
 
@@ -108,13 +120,7 @@ def multiply_narrow(a: Any, b: Any, rows: int, depth: int, width: int, out: Any)
     column = 0
     # Sixteen columns at a time share their loads of `a` better than eight.
     while column + WIDTH <= width:
-        row = 0
-        while row + 4 <= rows:
-            _wide_rows(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
-            row += 4
-        while row < rows:
-            _wide_row(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
-            row += 1
+        _multiply_wide(a, lda, b, column, width, rows, depth, out)
         column += WIDTH
     if column < width:
         row = 0
@@ -136,13 +142,7 @@ def multiply(a: Any, b: Any, rows: int, lda: int, depth: int, out: Any) -> None:
     """
     width = b.shape[1]
     for column in range(0, width, WIDTH):
-        row = 0
-        while row + 4 <= rows:
-            _wide_rows(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
-            row += 4
-        while row < rows:
-            _wide_row(a, row * lda, lda, 1, b, column, width, depth, out, row * width + column, width)
-            row += 1
+        _multiply_wide(a, lda, b, column, width, rows, depth, out)
 
 
 @compiled
