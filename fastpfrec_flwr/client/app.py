@@ -102,7 +102,7 @@ def train(message: Message, context: Context) -> Message:
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
-        uploads, report = _node(config, order, place).train(table, order)
+        uploads, report = node_of(config, order, place).train(table, order)
         return messages.encode_uploads(uploads, report)
 
     return _reply(message, context, answer)
@@ -115,7 +115,7 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
         counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
-        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts, counts))
+        return messages.encode_metric_sums(node_of(config, order, place).evaluate(table, order, parts, counts))
 
     return _reply(message, context, answer)
 
@@ -131,13 +131,14 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 f"this SuperNode runs other code than the server ({source_fingerprint()} against {order.source}): "
                 "end the local SuperLink (or update the app on the device) and run again"
             )
-        content = answer(config, order, _place(context, config))
+        content = answer(config, order, place_of(context, config))
     except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error) as error:
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
 
-def _place(context: Context, config: RunConfig) -> Place:
+def place_of(context: Context, config: RunConfig) -> Place:
+    """Where the SuperNode of this context stands."""
     node = context.node_config
     deployed = "partition-id" not in node
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
@@ -157,6 +158,11 @@ def split_settings(config: RunConfig) -> SplitSettings:
     return SplitSettings(
         config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
     )
+
+
+def prepared_directory(config: RunConfig) -> Path:
+    """Where the prepared split of the configuration's data set lies."""
+    return _prepare(config).directory
 
 
 def _prepare(config: RunConfig) -> PreparedSplit:
@@ -194,7 +200,8 @@ def _open_state(path: Path, embedding_dim: int) -> ClientState:
     return ClientState(path, embedding_dim)
 
 
-def _node(config: RunConfig, order: Order, place: Place) -> Node:
+def node_of(config: RunConfig, order: Order, place: Place) -> Node:
+    """The SuperNode's users, ready to train and to be evaluated."""
     prepared = _prepare(config)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"

@@ -132,12 +132,8 @@ class Node:
         item_counts : (items,) noised users per item, where popularity has a say.
         """
         bias = None if item_counts is None else popularity_bias(item_counts, self.config.popularity_weight)
-        history = self._history(order.phase)
         users = self.shard.users
-        private = self.state.vectors(users, self._initial_vectors(users))
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        vectors = self.ranking_vectors(table, order.phase)
         sums = {}
         for part in parts:
             truth = self.shard.validation if part == "validation" else self.shard.test
@@ -157,6 +153,15 @@ class Node:
             if part == "test" and self.user_metrics is not None:
                 UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
+
+    def ranking_vectors(self, table: NDArray[np.float32], phase: str) -> NDArray[np.float32]:
+        """(users of the shard, k) vectors that rank items by their inner product with the rows of `table`."""
+        users = self.shard.users
+        private = self.state.vectors(users, self._initial_vectors(users))
+        vectors = self.encoder.user_vectors(table, self._history(phase), private)
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return vectors
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""
