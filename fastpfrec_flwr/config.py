@@ -109,6 +109,7 @@ class RunConfig(BaseModel):
     check: Literal["none", "paper", "clients", "absolute"]
     robust_z_threshold: Positive
     outlier_ratio_threshold: Share
+    alignment_z_threshold: NonNegative
     node_z_threshold: NonNegative
     node_aggregator: Literal[
         "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
@@ -130,7 +131,7 @@ class RunConfig(BaseModel):
 
     # attacks (simulations)
     attack: Literal[
-        "none", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
+        "none", "absent", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
         "alie", "ipm", "min-max", "promotion", "clustering", "sybil",
     ]  # fmt: skip
     attack_fraction: Share
@@ -257,6 +258,11 @@ class RunConfig(BaseModel):
                 self.node_aggregator.startswith("row-") and not shows_rows,
                 f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
                 "a dense noised upload does not show which rows its client touched",
+            ),
+            (
+                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
+                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
+                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
             ),
             (
                 robust and self.counted,

@@ -12,7 +12,7 @@ RETRAINED = ("gradient-ascent", "label-flip")
 
 
 def build_attack(config: RunConfig) -> Attack:
-    """What lying clients do; `attack` must not be `none`."""
+    """What lying clients do; `attack` must be neither `none` nor `absent`, which sends nothing."""
     attacks: dict[str, Attack] = {
         "noise": Noise(),
         "shift": Shift(),

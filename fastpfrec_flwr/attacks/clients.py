@@ -13,7 +13,7 @@ from fastpfrec_flwr.attacks.build import RETRAINED, build_attack
 from fastpfrec_flwr.attacks.exposure import exposed_users, exposure_folder, write_exposure
 from fastpfrec_flwr.attacks.forging import Own, Scene
 from fastpfrec_flwr.attacks.items import target_item
-from fastpfrec_flwr.attacks.replies import Sent, forge_reply
+from fastpfrec_flwr.attacks.replies import Sent, forge_reply, without
 from fastpfrec_flwr.attacks.training import retrained
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.config import RunConfig
@@ -64,6 +64,8 @@ class LyingClients:
         places = np.flatnonzero(np.isin(sent.nonces, known))
         if len(places) == 0:
             return sent
+        if config.attack == "absent":
+            return without(sent, places)
         honest = sent.nonces[places]
         keys = user_stream_keys(stream_key(config.seed, "lies", order.server_round), honest.view(np.int64))
         own = sent.own(places, keys) if trained is None else _same_order(trained, honest, keys)

@@ -110,10 +110,12 @@ class _Tier:
             if config.tier != "direct"
             else np.zeros(len(nonces), np.int64)
         )
-        kept = np.isin(nonces, np.concatenate([*watch.kept, np.empty(0, np.uint64)]))
+        kept = np.isin(nonces, _last_of_each_node(watch.kept, nonces, nodes))
         compromised = compromised_nodes(config) if server_round >= config.attack_from_round else np.empty(0, np.int64)
         # A compromised node keeps everybody, whatever its check would have said.
         kept |= np.isin(nodes, compromised)
+        empty = [report.node for report in reports if report.mean is None]
+        kept &= ~np.isin(nodes, empty)
         watch.round = RoundNotes(server_round, nodes, lying, kept, compromised)
         watch.notes.add(watch.round)
         watch.honest_means = self._honest_means(parts, lying, nodes, num_items)
@@ -132,6 +134,15 @@ class _Tier:
             if mine.any():
                 found.append(node_mean(parts, members, num_items))
         return found
+
+
+def _last_of_each_node(
+    calls: list[NDArray[np.uint64]], nonces: NDArray[np.uint64], nodes: NDArray[np.int64]
+) -> NDArray[np.uint64]:
+    """Nonces of the clients that went into each node's last mean: a node makes a second one where its checks find more."""
+    order = np.argsort(nonces)
+    last = {int(nodes[order[np.searchsorted(nonces, call[0], sorter=order)]]): call for call in calls if len(call)}
+    return np.concatenate([*last.values(), np.empty(0, np.uint64)])
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.attacks.attackers import compromised_nodes, lying_users
 from fastpfrec_flwr.attacks.exposure import exposure_folder, read_exposure
-from fastpfrec_flwr.client.app import state_root
+from fastpfrec_flwr.client.app import state_root, user_metrics_folder
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.evaluation.metrics import CUTOFFS
+from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 from fastpfrec_flwr.files import write_atomically
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -139,7 +141,7 @@ class MeasuredFolder(RunFolder):
     def __init__(self, path: Path, notes: Notes) -> None:
         super().__init__(path)
         self._notes = notes
-        self._exposures = Path()
+        self._exposures, self._users = Path(), Path()
 
     def write_config(self, config: RunConfig, facts: dict[str, Any]) -> None:
         """Write `config.json`.
@@ -152,12 +154,14 @@ class MeasuredFolder(RunFolder):
             raise RunError("attacks are for simulations: set attack = 'none' and node-attack = 'none' on real devices")
         self._notes.begin(int(facts["data"]["users"]))
         self._exposures = exposure_folder(state_root(config), str(facts["state_id"]))
+        self._users = user_metrics_folder(state_root(config), str(facts["state_id"]))
         super().write_config(config, facts)
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write `summary.json` with `attack` in it, `attack.json` and `attack_rounds.csv`."""
         found = self._notes.summary()
         found["promoted"] = read_exposure(self._exposures)
+        found["honest_test"] = honest_test(self._users, self._notes.liars, summary["test"])
         found["check_seconds_round"] = summary["seconds"]["trusted_nodes_round"]
         write_atomically(self.path / "attack.json", (json.dumps(found, indent=2) + "\n").encode())
         lines = self._notes.table()
@@ -168,6 +172,24 @@ class MeasuredFolder(RunFolder):
             writer.writerows(lines)
             write_atomically(self.path / "attack_rounds.csv", text.getvalue().encode())
         super().write_summary({**summary, "attack": found})
+
+
+def honest_test(folder: Path, liars: NDArray[np.int64], test: dict[str, float]) -> dict[str, float] | None:
+    """NDCG and HR of the users who do not lie, from what their devices kept (`user-metrics`); None where they kept nothing.
+
+    What liars are shown is their own affair, and what they would have taught the model nobody can bring back.
+    """
+    files = sorted(folder.glob("*-of-*.npz")) if folder.is_dir() and test else []
+    if not files:
+        return None
+    merged = UserMetrics.merged(UserMetrics.load(path) for path in files)
+    chosen = ~np.isin(merged.users, liars)
+    honest = UserMetrics(merged.users[chosen], {name: each[chosen] for name, each in merged.values.items()})
+    found = {}
+    for k in CUTOFFS:
+        found[f"ndcg@{k}"] = float(honest.values[f"ndcg@{k}"].mean(dtype=np.float64))
+        found[f"hit_ratio_micro@{k}"] = honest.hit_ratio_micro(k)
+    return found
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -33,9 +33,16 @@ class Sent:
         return Own(
             keys,
             np.cumsum([0, *lengths]).astype(np.int64),
-            np.concatenate([self.rows[each] for each in pieces]),
-            np.concatenate([self.values[each] for each in pieces]).astype(np.float32),
+            np.concatenate([self.rows[:0], *(self.rows[each] for each in pieces)]),
+            np.concatenate([self.values[:0], *(self.values[each] for each in pieces)]).astype(np.float32),
         )
+
+
+def without(sent: Sent, liars: NDArray[np.int64]) -> Sent:
+    """The reply without the uploads of the clients at these places."""
+    kept = np.setdiff1d(np.arange(len(sent.nonces)), liars)
+    others = sent.own(kept, sent.nonces[kept])
+    return Sent(others.keys, others.pointer, others.rows, others.values)
 
 
 def forge_reply(

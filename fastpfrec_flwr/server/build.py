@@ -15,6 +15,7 @@ from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
+from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, Check, ClientsCheck, NoCheck, PaperCheck
 from fastpfrec_flwr.trusted_node.robust import (
     CenteredClipping,
@@ -98,6 +99,8 @@ def build_tier(config: RunConfig, threads: int, around: Around = Around()) -> Ti
         threads,
         config.embedding_dim,
         aggregator,
+        AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
+        config.outlier_ratio_threshold,
     )
 
 

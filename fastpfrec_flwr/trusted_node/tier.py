@@ -15,7 +15,8 @@ from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
-from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
+from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
+from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -67,6 +68,8 @@ class TrustedNodes:
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
+    cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
+    outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     """
 
     num_nodes: int
@@ -76,6 +79,8 @@ class TrustedNodes:
     threads: int = 1
     columns: int | None = None
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
+    cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
+    outlier_ratio: float = 1.0
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
@@ -90,11 +95,12 @@ class TrustedNodes:
         nodes = [assign_nodes(part.nonces, self.num_nodes) for part in parts]
         reports: list[NodeReport | None] = [None] * self.num_nodes
         cover_key = stream_key(self.seed, "cover-rows", server_round)
+        cross_key = stream_key(self.seed, "cover-products", server_round)
 
         def run(node: int) -> None:
             members = [np.flatnonzero(of_part == node) for of_part in nodes]
             if any(len(chosen) for chosen in members):
-                reports[node] = self._report(node, parts, members, distances, num_items, cover_key)
+                reports[node] = self._report(node, parts, members, distances, num_items, cover_key, cross_key)
 
         with one_thread_products():  # some aggregators call a BLAS
             in_parallel(run, range(self.num_nodes), self.threads)
@@ -108,6 +114,7 @@ class TrustedNodes:
         distances: list[Distances],
         num_items: int,
         cover_key: int,
+        cross_key: int,
     ) -> NodeReport:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
         together = Distances(
@@ -116,17 +123,39 @@ class TrustedNodes:
             np.concatenate([part.noise_sd for part in own]),
         )
         verdict = self.check.examine(together)
-        bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
-        kept = [chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
+        out, isolated = verdict.outliers, verdict.node_isolated
+        kept = _left(members, out)
+        mean = self.aggregator.aggregate(parts, kept, num_items, cover_key) if not out.all() else None
+        if mean is not None and not isinstance(self.cross_check, NoCrossCheck):
+            normals = np.empty(len(out) - int(out.sum()))
+            nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+            first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+            pulling = self.cross_check.examine(
+                parts, kept, mean, together.of(np.flatnonzero(~out)), normals, num_items, self.noise_scale,
+                mean.values.shape[1] if self.columns is None else self.columns,
+            )  # fmt: skip
+            if pulling.any():
+                out = out.copy()
+                out[~out] = pulling
+                isolated = bool(out.mean() > self.outlier_ratio)
+                kept = _left(members, out | isolated)
+                everybody = isolated or out.all()
+                mean = None if everybody else self.aggregator.aggregate(parts, kept, num_items, cover_key)
         left = sum(len(chosen) for chosen in kept)
         return NodeReport(
             node,
-            int(bounds[-1]),
-            int(bounds[-1]) - left,
-            verdict.node_isolated,
-            self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
+            len(out),
+            len(out) - left,
+            isolated,
+            mean,
             float(np.median(together.corrected)),
         )
+
+
+def _left(members: list[NDArray[np.int64]], out: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
+    """Of each part those members who are not out; `out` goes over all parts."""
+    bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
+    return [chosen[~out[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
 
 
 @dataclass(frozen=True)
