@@ -162,6 +162,9 @@ class MeasuredFolder(RunFolder):
         found = self._notes.summary()
         found["promoted"] = read_exposure(self._exposures)
         found["honest_test"] = honest_test(self._users, self._notes.liars, summary["test"])
+        # The two figures that tables show, by names without a cutoff.
+        found["exposure"] = found["promoted"] and found["promoted"]["er@10"]
+        found["honest_ndcg"] = found["honest_test"] and found["honest_test"]["ndcg@20"]
         found["check_seconds_round"] = summary["seconds"]["trusted_nodes_round"]
         write_atomically(self.path / "attack.json", (json.dumps(found, indent=2) + "\n").encode())
         lines = self._notes.table()

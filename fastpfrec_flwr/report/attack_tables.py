@@ -48,7 +48,8 @@ def attack_table(results: Results) -> Table | None:
             "damage", note="distance to the table that honest clients alone would have made, relative to their update"
         ),
         Column("NDCG@20"),
-        Column("kept", note="NDCG@20 as a share of the reference variant's"),
+        Column("honest NDCG@20", note="of the users who do not lie"),
+        Column("kept", note="the same as a share of the reference variant's"),
         Column("ER@10", note="honest users without the promoted item who get it in their top 10"),
         Column("check", note="time of one trusted node in a round: distances, check and mean"),
         Column("paper", "left"),
@@ -91,20 +92,24 @@ def _damage(runs: Sequence[Run]) -> Cell:
 
 def _quality(results: Results, data_set: str, variant: str, runs: Sequence[Run]) -> list[Cell]:
     mean = results.mean(data_set, variant, CRITERION)
+    ours = _mean_of(runs, "honest_ndcg")
     reference = results.study.reference
-    clean = results.mean(data_set, reference, CRITERION) if reference else None
-    kept = mean / clean if mean is not None and clean else None
-    exposed = [
-        float(promoted["er@10"])
-        for run in runs
-        if isinstance(promoted := _told(run).get("promoted"), Mapping) and "er@10" in promoted
-    ]
-    rate = statistics.fmean(exposed) if exposed else None
+    clean = _mean_of(results.study.of(data_set, reference), "honest_ndcg") if reference else None
+    kept = ours / clean if ours is not None and clean else None
+    rate = _mean_of(runs, "exposure")
     return [
         number(show.metric(mean), mean, CRITERION),
+        number(show.metric(ours), ours, "honest_ndcg@20"),
         number(show.DASH if kept is None else f"{kept:.1%}", kept, "kept"),
         number(show.DASH if rate is None else f"{rate:.2%}", rate, "er@10"),
     ]
+
+
+def _mean_of(runs: Sequence[Run], name: str) -> float | None:
+    """Mean over seeds of a figure of the attack, None where no run has it."""
+    values = [_told(run).get(name) for run in runs]
+    known = [float(value) for value in values if isinstance(value, int | float)]
+    return statistics.fmean(known) if known else None
 
 
 def _latency(runs: Sequence[Run]) -> Cell:
