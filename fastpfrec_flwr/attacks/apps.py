@@ -60,9 +60,13 @@ class AttackedClientApp(ClientApp):
         forged = liars.forge(sent, table, order, cover, trained)
         if forged is not sent:
             values = forged.values.astype(config.upload_precision, copy=False)
-            arrays = {"nonces": forged.nonces, "pointer": forged.pointer, "rows": forged.rows, "values": values}
             reply.content["uploads"] = ArrayRecord(
-                {name: messages.encode_array(array) for name, array in arrays.items()}
+                {
+                    "nonces": messages.encode_array(forged.nonces),
+                    "pointer": messages.encode_array(forged.pointer),
+                    "rows": messages.encode_array(forged.rows),
+                    "values": messages.encode_array(values),
+                }
             )
         return reply
 

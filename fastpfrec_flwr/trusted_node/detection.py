@@ -19,6 +19,9 @@ NORMAL_QUARTILE = 0.6745
 ABSOLUTE_MARGIN = 4.0
 # And below it before an upload is taken for one that lacks the prescribed noise.
 QUIET_MARGIN = 6.0
+# Least standard deviation of honest log distances that is believed where the clip bounds them anyway: liars who all send the same
+# size would otherwise make the spread vanish and have the honest isolated.
+LEAST_SPREAD = 0.45
 _CLIENTS_PER_TASK = 32
 
 
@@ -206,6 +209,8 @@ class ClientsCheck:
         # What one sd of the noise's squared norm does to the median's logarithm: the scores' own resolution. Half of it,
         # since noise is cut off below zero: an honest change that the noise hides then stays below z = 3.5 up to 5.6 sd.
         blur = 0.5 * math.log((math.hypot(middle, floor) + floor) / (middle + floor))
+        if self.clip_norm > 0:
+            blur = max(blur, LEAST_SPREAD)
         outliers = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
         if self.clip_norm > 0:
             outliers |= beyond_clip(distances, self.clip_norm)

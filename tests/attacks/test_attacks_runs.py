@@ -8,9 +8,13 @@ import pytest
 
 from fastpfrec_flwr.attacks.apps import AttackedClientApp
 from fastpfrec_flwr.attacks.attackers import lying_users
+from fastpfrec_flwr.attacks.exposure import exposed_users
 from fastpfrec_flwr.attacks.notes import RoundNotes
 from fastpfrec_flwr.client.app import app as honest_client_app
 from fastpfrec_flwr.config import parse_run_config
+from fastpfrec_flwr.data import Shard
+from fastpfrec_flwr.data.types import ShardRows
+from fastpfrec_flwr.messages import Order
 from tests.whole_runs import settings_of
 
 ALL = (
@@ -40,20 +44,41 @@ def test_nobody_lies_and_is_measured_all_the_same(finished):
 
 @pytest.mark.parametrize("attack", ALL)
 @pytest.mark.parametrize("upload", ["dense", "sparse"])
-def test_every_attack_runs_and_is_the_same_again(finished, attack, upload):
-    runs = [finished(attack=attack, upload=upload, threads=threads, **SHORT) for threads in (1, 2)]
-    runs[0].assert_same(runs[1])
-    found = runs[0].summary
+def test_every_attack_runs_and_is_counted(finished, attack, upload):
+    run = finished(attack=attack, upload=upload, **SHORT)
+    found = run.summary
     assert found["clients"]["refused"] == 0
     assert found["attack"]["users"] == 180
     assert found["attack"]["attackers"]["trained"] + found["attack"]["honest"]["trained"] == 300
     # 300 of the 600 users train once: of 180 liars 90 +- 8.
     assert 60 <= found["attack"]["attackers"]["trained"] <= 120
     assert found["attack"]["damage"] > 0 or found["attack"]["detected"] == 1.0
-    lines = list(csv.DictReader((runs[0].folder / "attack_rounds.csv").open()))
+    lines = list(csv.DictReader((run.folder / "attack_rounds.csv").open()))
     assert [line["round"] for line in lines] == ["1", "2", "3"]
     assert sum(int(line["liars"]) for line in lines) == found["attack"]["attackers"]["trained"]
-    assert json.loads((runs[0].folder / "attack.json").read_text()) == found["attack"]
+    assert json.loads((run.folder / "attack.json").read_text()) == found["attack"]
+
+
+@pytest.mark.parametrize("attack", ["noise", "alie", "label-flip", "sybil"])
+def test_the_same_seed_the_same_lies(finished, attack):
+    one, two, other = (
+        finished(attack=attack, threads=threads, seed=seed, **SHORT) for threads, seed in ((1, 1), (2, 1), (1, 2))
+    )
+    one.assert_same(two)
+    assert one.table.tobytes() != other.table.tobytes()
+
+
+def test_liars_who_stay_away_send_nothing(finished):
+    run = finished(attack="absent", check="none", node_z_threshold=0.0, user_metrics=True, **SHORT)
+    attack = run.summary["attack"]
+    assert attack["attackers"]["trained"] == 0
+    assert run.summary["clients"]["trained"] == attack["honest"]["trained"] < 300
+    assert attack["damage"] == 0.0
+    with np.load(run.folder / "user_metrics.npz") as arrays:
+        users, ndcg = arrays["users"], arrays["ndcg@20"]
+    liars = lying_users(parse_run_config(settings_of({"attack": "absent"})), 600)
+    assert attack["honest_test"]["ndcg@20"] == pytest.approx(ndcg[~np.isin(users, liars)].mean())
+    assert attack["honest_ndcg"] == attack["honest_test"]["ndcg@20"]
 
 
 @pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion"])
@@ -126,20 +151,32 @@ def test_another_strategy_is_attacked_but_not_looked_into(finished):
     assert "attack" not in attacked.summary
 
 
-def test_exposure_counts_honest_users_who_have_not_got_the_item(finished):
-    """A huge push without a check ends in everybody's list; the count agrees with the split."""
-    run = finished(
-        attack="promotion", attack_strength=3.0, check="none", node_z_threshold=0.0, attack_target_item=7,
-        num_rounds=12, evaluate_every=12,
-    )  # fmt: skip
+def test_exposure_is_reported_of_honest_users_who_have_not_got_the_item(finished):
+    run = finished(attack="promotion", attack_target_item=7, **SHORT)
     promoted = run.summary["attack"]["promoted"]
     assert promoted["item"] == 7
-    assert promoted["er@10"] == promoted["exposed"] / promoted["users"]
-    assert promoted["er@10"] > 0.3
+    assert promoted["er@10"] == promoted["exposed"] / promoted["users"] == run.summary["attack"]["exposure"]
     honest = 600 - len(lying_users(parse_run_config(settings_of({"attack": "promotion"})), 600))
     assert 0.8 * honest < promoted["users"] <= honest
-    nobody = finished(attack="promotion", attack_fraction=0.0, attack_target_item=7, num_rounds=12, evaluate_every=12)
-    assert nobody.summary["attack"]["promoted"]["er@10"] < promoted["er@10"] / 2
+
+
+def test_exposure_counts_as_by_hand():
+    """Five users, vectors of one dimension: item 2 is in the top 10 of all who like items with positive rows, if not masked."""
+    table = np.linspace(1.0, -1.0, 30, dtype=np.float32)[:, None]
+    train = ShardRows(np.array([2, 5, 5], np.int32), np.array([0, 1, 2, 3, 3]), np.array([1, 2, 3, 3, 3]))
+    validation = ShardRows(np.array([2], np.int32), np.array([0, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1]))
+    # User 0 has it in train, 4 in validation, 2 lies; 1 likes it, 3 does not.
+    nobody = ShardRows(np.empty(0, np.int32), np.zeros(5, np.int64), np.zeros(5, np.int64))
+
+    class Node:
+        shard = Shard(np.arange(5), 30, train, validation, nobody)
+        threads = 1
+
+        def ranking_vectors(self, table, phase):
+            return np.array([[1], [1], [1], [-1], [1]], np.float32)
+
+    assert exposed_users(Node(), table, Order("", "", "train", 1, 5), 2, np.array([2])) == (1, 2)
+    assert exposed_users(Node(), table, Order("", "", "train", 1, 5), 2, np.arange(5)) == (0, 0)
 
 
 def test_a_real_device_refuses():
