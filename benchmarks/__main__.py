@@ -51,7 +51,7 @@ def training(config: RunConfig, super_nodes: int) -> Iterator[tuple[Any, Any]]:
     keep_freed_memory()
     with tempfile.TemporaryDirectory() as state_dir:
         values = {**config.to_flat_dict(), "state-dir": state_dir}
-        grid = InProcessGrid(client_app, super_nodes, values)
+        grid = InProcessGrid(client_app, super_nodes, values, threads=available_threads(config.threads))
         strategy = build_strategy(config, None, available_threads(config.threads))
         nodes = discover(grid, strategy.order(0), 0.0, 600.0)
         strategy.attach(nodes, f"bench{time.monotonic_ns()}")
