@@ -144,8 +144,8 @@ def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> 
     """
     if len(distances) == 0 or not np.isfinite(distances).all():
         raise ValueError(f"distances must be finite and at least one, got {distances!r}")
-    away = distances - _median(distances)
-    mad = max(_median(np.abs(away)), NORMAL_QUARTILE * resolution)
+    away = distances - float(_median(distances))
+    mad = max(float(_median(np.abs(away))), NORMAL_QUARTILE * resolution)
     if mad == 0.0:
         return np.where(away == 0.0, 0.0, np.copysign(np.inf, away))
     return NORMAL_QUARTILE * away / mad
