@@ -20,7 +20,7 @@ def names_of_workers(threads: int) -> list[str]:
 @pytest.fixture
 def together():
     """(ClientApp whose train calls wait until two of them are there, what they saw)."""
-    app, seen, meeting = ClientApp(), [], threading.Barrier(2, timeout=5.0)
+    app, seen, meeting = ClientApp(), [], threading.Barrier(2, timeout=1.0)
 
     @app.train()
     def train(message, context):
@@ -40,7 +40,8 @@ def test_two_supernodes_work_at_once_with_one_thread_each(together):
     replies = {reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(ids)}
     good, broken = (replies[i] for i in ids)
     assert good.content["node"]["id"] == 1_000
-    assert broken.has_error() and "this one breaks" in broken.error.reason
+    assert broken.has_error()
+    assert "this one breaks" in broken.error.reason
     assert [len(names) for names in seen] == [1, 1]
     assert seen[0] != seen[1]
     # Afterwards a caller has its helpers back.
@@ -50,6 +51,7 @@ def test_two_supernodes_work_at_once_with_one_thread_each(together):
 def test_fewer_messages_than_threads_come_one_after_the_other(together):
     app, _ = together
     grid = InProcessGrid(app, 2, {}, threads=3)
-    meeting_breaks = grid.push_messages([Message(RecordDict(), 1_000, "train")])
-    (reply,) = grid.pull_messages(meeting_breaks)
-    assert reply.has_error() and "BrokenBarrierError" in reply.error.reason
+    ids = grid.push_messages([Message(RecordDict(), 1_000, "train")])
+    (reply,) = grid.pull_messages(ids)
+    assert reply.has_error()
+    assert "BrokenBarrierError" in reply.error.reason
