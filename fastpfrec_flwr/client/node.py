@@ -275,7 +275,8 @@ def _places_of(own: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.
     """Where the `wanted` users that are among `own` stand there; both ascending and distinct."""
     places = np.searchsorted(own, wanted)
     inside = places < len(own)
-    return places[inside][own[places[inside]] == wanted[inside]]
+    found: NDArray[np.int64] = places[inside][own[places[inside]] == wanted[inside]].astype(np.int64)
+    return found
 
 
 def merged_rows(shard: Shard) -> Rows:
