@@ -61,12 +61,16 @@ class Exchange:
     """Sends messages and yields the replies as they arrive, until all are there or the time is over.
 
     Nobody is left out in silence: for each message without a usable reply comes a reply that says so. Flower's grid raises where
-    it cannot read a reply, and what it has pulled together with it is gone; after the first time replies are pulled one by one,
-    so that a SuperNode which sends such a thing costs itself and nobody else.
+    it cannot read a reply, and what it has pulled together with it is gone. Pulled one by one, a SuperNode that sends such a thing
+    costs itself and nobody else.
+
+    Parameters
+    ----------
+    one_by_one : pull so from the start, as with real devices, whose bytes are their own; else after the first such reply.
     """
 
-    def __init__(self) -> None:
-        self._one_by_one = False
+    def __init__(self, one_by_one: bool = False) -> None:
+        self._one_by_one = one_by_one
 
     def __call__(self, grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:
         """Send `outgoing`; `timeout` in seconds from when it is sent."""
@@ -75,6 +79,7 @@ class Exchange:
         deadline = time.monotonic() + timeout
         pause = 0.005
         while waiting:
+            asked = time.monotonic()
             arrived = self._pull(grid, waiting)
             for reply in arrived:
                 waiting.pop(reply.metadata.reply_to_message_id, None)
@@ -82,7 +87,8 @@ class Exchange:
             if time.monotonic() >= deadline:
                 break
             if waiting and not arrived:
-                time.sleep(pause)
+                # As long as asking took: a thousand devices are a thousand questions.
+                time.sleep(max(pause, time.monotonic() - asked))
                 pause = min(pause * 1.5, 0.1)
         for message in waiting.values():
             yield _failed(message, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no answer within {timeout:g} s")
@@ -112,8 +118,8 @@ def _failed(message: Message, code: int, reason: str) -> Message:
 
 
 def exchange(grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:
-    """One `Exchange`."""
-    return Exchange()(grid, outgoing, timeout)
+    """One `Exchange`, before it is known whether these are real devices."""
+    return Exchange(one_by_one=not getattr(grid, "in_process", False))(grid, outgoing, timeout)
 
 
 def query(node: int, action: str, order: Order) -> Message:

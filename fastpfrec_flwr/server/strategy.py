@@ -90,6 +90,7 @@ class FastPFRec(Strategy):
     def attach(self, nodes: SuperNodes, state_id: str) -> None:
         """Take the SuperNodes that take part, and the name of the state that their devices keep."""
         self._nodes = nodes
+        self._exchange = Exchange(one_by_one=nodes.deployed)
         self._state_id = state_id
 
     def begin(self, phase: str, state: ServerState) -> None:
