@@ -103,7 +103,7 @@ class Exchange:
                 _LOG.warning(
                     "a reply could not be read (%s); from here on they are pulled one by one", one_line(str(error))
                 )
-        arrived = []
+        arrived: list[Message] = []
         for message_id in list(waiting):
             try:
                 arrived += grid.pull_messages([message_id])

@@ -251,7 +251,8 @@ class Attendances:
         coin = user_stream_keys(
             stream_key(self._failures.seed, "taken-before-failing", server_round), nonces.view(np.int64)
         ) >> np.uint64(63)
-        return drawn & (coin == 0)
+        unreached: NDArray[np.bool_] = drawn & (coin == 0)
+        return unreached
 
     def isolated(self, nodes: list[int], server_round: int) -> None:
         """See `Roster`."""
