@@ -65,6 +65,7 @@ class NamedSet:
     origin : where it comes from, for people.
     wheel : the copy of last resort, for a set of one file.
     subset_of : (name, users below, items below) where the set is a corner of another one.
+    titles : a table of item ids and titles, where the set has titles.
     """
 
     name: str
@@ -72,6 +73,7 @@ class NamedSet:
     files: tuple[PinnedFile, ...]
     wheel: WheelFile | None = None
     subset_of: tuple[str, int, int] | None = None
+    titles: WheelFile | None = None
 
 
 ML_100K_INTER_SHA256 = "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff"
