@@ -59,7 +59,7 @@ def test_bad_json_is_refused(tmp_path, text, words):
     [
         ("1|Toy Story (1995)|01-Jan-1995||x\n2|Léon|1\n".encode("latin-1"), {"1": "Toy Story (1995)", "2": "Léon"}),
         (b"item_id:token\tmovie_title:token_seq\trelease_year:token\n1\tToy Story\t1995\n", {"1": "Toy Story"}),
-        (b'title,isbn,item\n"A, B",9,x\n', {"x": "A, B"}),
+        (b'title,year,item\n"A, B",9,x\n', {"x": "A, B"}),
         (b"1::Toy Story::Animation\n", {"1": "Toy Story"}),
         ("﻿id,name\n1,Öl\n".encode(), {"1": "Öl"}),
     ],
