@@ -42,7 +42,7 @@ def load_model(path: Path, catalogue: Catalogue | None = None) -> Scorer:
     if path.suffix == ".safetensors":
         from fastpfrec_flwr.recommend.safetensors_form import read_safetensors
 
-        model: Scorer = read_safetensors(path)
+        model = read_safetensors(path)
     elif path.suffix == ".onnx":
         from fastpfrec_flwr.recommend.onnx_form import OnnxScorer
 
@@ -56,7 +56,7 @@ def load_model(path: Path, catalogue: Catalogue | None = None) -> Scorer:
     return with_catalogue(model, catalogue)
 
 
-def with_catalogue(model: Any, catalogue: Catalogue | None) -> Any:
+def with_catalogue(model: LocalModel, catalogue: Catalogue | None) -> LocalModel:
     """The model under another copy of its catalogue (one with titles).
 
     Raises
@@ -93,7 +93,7 @@ def load_run(folder: Path, catalogue: Catalogue | None = None) -> LocalModel:
         ) from error
     found = _catalogue_of(folder, ids)
     model = LocalModel(table, form, found, counts, manifest_of_run(folder, facts, found))
-    return with_catalogue(model, catalogue)  # type: ignore[no-any-return]
+    return with_catalogue(model, catalogue)
 
 
 def _catalogue_of(folder: Path, row_names: list[str]) -> Catalogue:

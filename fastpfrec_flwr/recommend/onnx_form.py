@@ -57,7 +57,8 @@ def onnx_bytes(arrays: Arrays, catalogue: str, manifest: dict[str, Any], loaded:
     }
     node = helper.make_node
     if manifest["precision"] == "fp32":
-        nodes = [node("Identity", ["item_table"], ["table"])]
+        constants["table"] = constants.pop("item_table")
+        nodes = []
     elif manifest["precision"] == "fp16":
         nodes = [node("Cast", ["item_table"], ["table"], to=TensorProto.FLOAT)]
     else:
@@ -77,20 +78,24 @@ def onnx_bytes(arrays: Arrays, catalogue: str, manifest: dict[str, Any], loaded:
         node("Mul", ["total", "share"], ["of_items"]),
         node("Mul", ["private", "user_weight"], ["of_device"]),
         node("Add", ["of_items", "of_device"], ["somebody"]),
-        node("Equal", ["count", "none"], ["empty"]),
-        node("Where", ["empty", "stranger", "somebody"], ["any_length"]),
     ]
     if form.unit_users:
         nodes += [
-            node("ReduceL2", ["any_length"], ["norm"], keepdims=0),
+            node("ReduceL2", ["somebody"], ["norm"], keepdims=0),
             node("Max", ["norm", "floor"], ["safe_norm"]),
-            node("Div", ["any_length", "safe_norm"], ["user"]),
+            node("Div", ["somebody", "safe_norm"], ["user"]),
         ]
     else:
-        nodes.append(node("Identity", ["any_length"], ["user"]))
+        nodes.append(node("Identity", ["somebody"], ["user"]))
     nodes += [
-        node("MatMul", ["table", "user"], ["products"]),  # (rows,)
-        node("Add", ["products", "bias"], ["all_scores"]),
+        # As a matrix of one row on the left: the runtime lays a constant right side out for it once, when it loads the model.
+        node("Transpose", ["table"], ["columns"], perm=[1, 0]),
+        node("Unsqueeze", ["user", "axis_0"], ["one_user"]),
+        node("MatMul", ["one_user", "columns"], ["one_row"]),
+        node("Squeeze", ["one_row", "axis_0"], ["products"]),  # (rows,)
+        node("Add", ["products", "bias"], ["of_somebody"]),
+        node("Equal", ["count", "none"], ["empty"]),
+        node("Where", ["empty", "stranger", "of_somebody"], ["all_scores"]),
         node("Shape", ["history"], ["shape"]),
         node("Expand", ["lowest", "shape"], ["seen"]),
         node("ScatterElements", ["all_scores", "history", "seen"], ["scores"], axis=0),

@@ -88,8 +88,10 @@ class RunFolder:
         With popularity in the score also `item_counts` (items,) float32: the table alone would rank otherwise.
         """
         buffer = io.BytesIO()
-        counts = {} if item_counts is None else {"item_counts": item_counts.astype(np.float32)}
-        np.savez_compressed(buffer, item_table=table, item_ids=np.array(item_ids), **counts)
+        arrays: dict[str, Any] = {"item_table": table, "item_ids": np.array(item_ids)}
+        if item_counts is not None:
+            arrays["item_counts"] = item_counts.astype(np.float32)
+        np.savez_compressed(buffer, **arrays)
         write_atomically(self.path / "item_table.npz", buffer.getvalue())
 
     def plot_learning_curve(self) -> None:

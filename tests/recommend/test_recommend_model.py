@@ -38,10 +38,12 @@ def test_scores_by_hand():
     np.testing.assert_allclose(scores[[2, 3]], [share * 11 - 1, share - 2], rtol=1e-6)
 
 
-def test_a_stranger_gets_the_vector_of_who_has_every_item():
+def test_a_stranger_gets_the_longest_rows():
     model = LocalModel(TABLE, PLAIN, catalogue(4, reserved=1))
-    np.testing.assert_allclose(model.user_vector(np.empty(0, np.int64)), 0.75 / 2 * np.array([3, 7]), rtol=1e-6)
-    assert Recommender(model).recommend([], 2).items[0].item == "i2"
+    np.testing.assert_allclose(model.scores(np.empty(0, np.int64)), [1, 2, 5, np.sqrt(2), -np.inf], rtol=1e-6)
+    assert [each.item for each in Recommender(model).recommend([], 9).items] == ["i2", "i1", "i3", "i0"]
+    counted = LocalModel(TABLE, PLAIN._replace(popularity_weight=2.0), catalogue(5), np.array([np.e**9, 1, 1, 1, 1]))
+    assert [each.item for each in Recommender(counted).recommend(["who"], 2).items] == ["i0", "i4"]
 
 
 def test_cosine_users_and_popularity_by_hand():
