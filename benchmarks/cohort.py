@@ -58,7 +58,7 @@ def real_cohort(config: RunConfig, count: int) -> Cohort:
     table = initial_table(shard.num_items, config.embedding_dim, config)
     graphs = build_local_graphs(
         shard.train.items, shard.train.starts[users], shard.train.ends[users],
-        user_stream_keys(stream_key(config.seed, "secret"), users), shard.num_items,
+        user_stream_keys(stream_key(config.seed, "secret"), users), shard.num_choices,
         config.perturbation, config.perturbation_prob, config.keep_prob,
     )  # fmt: skip
     generator = derive_generator(config.seed, "benchmark")

@@ -20,6 +20,7 @@ from typing import Any
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data.cache import SCHEMA_VERSION, is_intact, load_split, read_manifest, save_generated, save_split
+from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.sources import Source, resolve
 from fastpfrec_flwr.data.storage import cache_root, one_at_a_time, sha256_of
 from fastpfrec_flwr.data.types import Progress, Split, SplitSettings
