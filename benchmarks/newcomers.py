@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.__main__ import DataDir, Output, configuration
+from benchmarks.__main__ import DataDir, Output
+from benchmarks.setup import configuration
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data.preparation import prepare, split_settings
