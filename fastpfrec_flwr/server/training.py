@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.ledger import laplace_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting
@@ -119,6 +120,7 @@ class Training:
         self._best_table: NDArray[np.float32] | None = None
         self._state_id = uuid.uuid4().hex[:12]
         self._item_ids: list[str] = []
+        self._layout = build_layout(config)
         self._facts: dict[str, Any] = {}
         self._restore = 0
         self._data = ""
@@ -149,7 +151,7 @@ class Training:
                 self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
                 if not self._stop.is_set():
                     self._after_train()
-                state = ServerState.start(initial_table(len(self._item_ids), self._config.embedding_dim, self._config))
+                state = self._first_state()
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
                 self._finish_refit()
@@ -205,12 +207,12 @@ class Training:
         if self._config.user_metrics and nodes.deployed:
             self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
         if checkpoint is None:
-            shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
-                return ServerState.start(initial_table(*shape, self._config))
+                return self._first_state()
+            shape = (self._rows, self._config.embedding_dim)
             table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
             return ServerState.start(table.copy())
-        if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
+        if checkpoint.data != first.data or len(checkpoint.state.item_table) != self._rows:
             raise ConfigError(
                 f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}"
             )
@@ -223,6 +225,15 @@ class Training:
         if self._config.strategy != "fastpfrec":
             self._say("what the strategy itself remembers (moments, momentum) is in no checkpoint and starts anew")
         return checkpoint.state
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the shared table."""
+        return self._layout.rows(len(self._item_ids))
+
+    def _first_state(self) -> ServerState:
+        items = initial_table(len(self._item_ids), self._config.embedding_dim, self._config)
+        return ServerState.start(self._layout.start(items, self._config.seed))
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
@@ -281,7 +292,7 @@ class Training:
         for reason in dict.fromkeys(outcome.refused):
             count = outcome.refused.count(reason)
             self._say(f"round {server_round}: {count} refused: {reason}")
-        if not outcome.moved:
+        if not outcome.moved and self._config.model != "local-only":
             self._say(f"round {server_round}: nothing healthy arrived; the model stays as it was")
 
     def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
@@ -369,7 +380,7 @@ class Training:
             self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
-            self._folder.write_item_table(table, self._item_ids)
+            self._folder.write_item_table(table[: len(self._item_ids)], self._item_ids, table[len(self._item_ids) :])
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)
@@ -379,7 +390,7 @@ class Training:
 
     def _summary(self, stopped: bool) -> dict[str, Any]:
         config, progress, tally = self._config, self._progress, self._progress.tally
-        k, items = config.embedding_dim, len(self._item_ids)
+        k, items = config.embedding_dim, self._rows
         rounds = max(tally.rounds, 1)
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
@@ -436,7 +447,7 @@ class Training:
         config = self._config
         guarantee = laplace_upload(
             config.effective_noise_scale, config.row_clip, config.clip_norm, config.clip_kind == "l1",
-            len(self._item_ids), config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
+            self._rows, config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
         )  # fmt: skip
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
@@ -454,7 +465,7 @@ class Training:
     def _ledger(self) -> Ledger:
         """What the whole run as configured costs, whoever stops it earlier."""
         return build_ledger(
-            Setting(self._config, max(self._users, 1), len(self._item_ids), bool(self._facts["deployed"]))
+            Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"]))
         )
 
     def _privacy_line(self) -> str:
