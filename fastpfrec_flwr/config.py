@@ -286,7 +286,10 @@ class RunConfig(BaseModel):
             return []
         of = f"with model = '{self.model}'"
         rules = [
-            (self.encoder != "fastgnn", f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}"),
+            (
+                self.encoder != "fastgnn",
+                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
+            ),
             (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
             (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
             (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),

@@ -200,9 +200,7 @@ class Node:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
 
         def rank(asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
-            return rank_top_k(
-                vectors[asked], table, masks, item_bias=bias, device=self.device, threads=self.threads
-            )
+            return rank_top_k(vectors[asked], table, masks, item_bias=bias, device=self.device, threads=self.threads)
 
         return rank
 

@@ -21,7 +21,11 @@ _CLASSES = {
     "perfedrec": "perfedrec:PerFedRec",
     "perfedrec++": "perfedrec_plus:PerFedRecPlus",
 }
-_LAYOUTS = {"fedncf": "layouts:mlp_layout", "perfedrec": "layouts:cluster_layout", "perfedrec++": "layouts:cluster_layout"}
+_LAYOUTS = {
+    "fedncf": "layouts:mlp_layout",
+    "perfedrec": "layouts:cluster_layout",
+    "perfedrec++": "layouts:cluster_layout",
+}
 
 
 def load_model(name: str) -> Any:

@@ -27,8 +27,8 @@ class ServerState:
 
     Attributes
     ----------
-    item_table : (rows, k) float32, E; where the model shares more, those rows follow the items'. first_moment : (rows, k) float32, m. second_moment : (rows,)
-        float32, v.
+    item_table : (rows, k) float32, E; where the model shares more than the items' rows, that follows them.
+    first_moment : (rows, k) float32, m. second_moment : (rows,) float32, v.
     steps : server steps taken (rounds that had something healthy to average).
     item_counts : (items,) noised users per item so far, where clients send them.
     """

@@ -464,9 +464,7 @@ class Training:
 
     def _ledger(self) -> Ledger:
         """What the whole run as configured costs, whoever stops it earlier."""
-        return build_ledger(
-            Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"]))
-        )
+        return build_ledger(Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"])))
 
     def _privacy_line(self) -> str:
         privacy = self._privacy()

@@ -1,1 +1,1 @@
-"""The paper's other federated models on FastPFRec's footing: isolated users, the same messages, noise and checks; docs/baselines.md."""
+"""The paper's other federated models on the same footing: isolated users, one kind of message, noise and check."""

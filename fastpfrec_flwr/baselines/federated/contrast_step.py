@@ -1,9 +1,9 @@
 """The compiled step of PerFedRec++'s pre-training: InfoNCE between two noisy views of a user's own star.
 
-An item i of the star is z_i = E_i / (L + 1) + odd d^(-1/2) p + above S / d (LightGCN on a star, see `model.lightgcn`; S sums the star's
-rows), an item j outside of it z_j = E_j / (L + 1). A view adds to each z a vector of length NOISE ||z|| with z's signs, otherwise
-drawn uniformly, and brings the sum to unit length (SimGCL). With views z' and z'' and temperature T, the loss of a user is the sum
-over its own items i of
+An item i of the star is z_i = E_i / (L + 1) + odd d^(-1/2) p + above S / d (LightGCN on a star, see `model.lightgcn`; S is the sum
+of the star's rows), an item j outside of it z_j = E_j / (L + 1). A view adds to each z a vector of length NOISE ||z|| with z's
+signs, otherwise drawn uniformly, and brings the sum to unit length (SimGCL). With views z' and z'' and temperature T, the loss of a
+user is the sum over its own items i of
 
     -log( exp(z'_i z''_i / T) / (exp(z'_i z''_i / T) + sum_j exp(z'_i z''_j / T)) ),   j over the round's sampled items.
 

@@ -1,7 +1,7 @@
 """FedGNN (Wu, Wu, Cao, Huang, Xie: FedGNN, 2021): a graph network on the local subgraph, pseudo-interacted items, noised gradients.
 
 What hides the true items: rows of items that the user never touched are sent with gradients drawn from a normal distribution of
-the same mean and variance as the true items' gradients (its eq. 3 ff.). Here these pseudo-interacted items are the false items of
+the same mean and variance as the true items' gradients. Here these pseudo-interacted items are the false items of
 FastPFRec's star, drawn once per user; unlike there they take no part in message passing. Clip and Laplace noise are everybody's.
 
 Left out: the expansion of the subgraph by neighbours that share an item, which needs a matching server that sees (encrypted) who

@@ -1,8 +1,8 @@
-"""FedNCF (Jiang, Lin et al.; Perifanis and Efraimidis: Federated Neural Collaborative Filtering, KBS 2022): a shared network on top.
+"""FedNCF (Jiang et al., IJCNN 2022; Perifanis and Efraimidis, Knowledge-Based Systems 2022): a shared network beside the product.
 
-The score of NeuMF (He et al. 2017) with one hidden layer, see `layouts.MlpLayout`: a weighted product of p_u and E_i plus a network of
-both. Item rows and the network's weights are shared, p_u stays on the device. The weights are rows of the shared table, so they are
-clipped, noised and averaged like the items'. The originals share the weights unprotected, or add secure aggregation.
+The score of NeuMF (He et al., WWW 2017) with one hidden layer, see `layouts.MlpLayout`: a weighted product of p_u and E_i plus a
+network of both. Item rows and the network's weights are shared, p_u stays on the device. The weights are rows of the shared table,
+so they are clipped, noised and averaged like the items'. The originals share them unprotected, or add secure aggregation.
 
 The step is compiled, one user after the other. W_item E is the same product for all users of a round and is made once.
 """
@@ -99,11 +99,16 @@ class FedNCF(Node):
                 scores = (vectors * network.product) @ items.T  # (block, items)
                 inputs = vectors @ network.user.T + network.bias  # (block, k)
                 in_parallel(
-                    lambda piece, inputs=inputs, scores=scores: network_scores(hidden, inputs, network.output, *piece, scores),
+                    lambda piece, inputs=inputs, scores=scores: network_scores(
+                        hidden, inputs, network.output, *piece, scores
+                    ),
                     even_pieces(np.ones(len(vectors)), self.threads),
                     self.threads,
                 )
-                part = [Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size]) for mask in masks]
+                part = [
+                    Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
+                    for mask in masks
+                ]
                 found.append(rank_scores(scores, part))
             return np.concatenate(found)
 
@@ -117,9 +122,7 @@ def _item_inputs(table: NDArray[np.float32], network: Network, num_items: int) -
     return np.ascontiguousarray(product, np.float32)
 
 
-def _with_network(
-    rows: NDArray[np.int32], pointer: NDArray[np.int64], num_items: int, extra: int
-) -> NDArray[np.int32]:
+def _with_network(rows: NDArray[np.int32], pointer: NDArray[np.int64], num_items: int, extra: int) -> NDArray[np.int32]:
     """Each user's touched rows, and after them the network's."""
     users = len(pointer) - 1
     out = np.empty(len(rows) + users * extra, np.int32)

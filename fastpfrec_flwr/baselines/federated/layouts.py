@@ -1,4 +1,4 @@
-"""What models share beside the items' rows, as rows of the shared table (`model.layout`). Arrays only: the server looks here too."""
+"""What models share beside the items' rows, as rows of the shared table. Arrays only: the server looks here too."""
 
 from __future__ import annotations
 

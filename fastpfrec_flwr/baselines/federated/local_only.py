@@ -76,7 +76,10 @@ class LocalOnly(StarNode):
                 scores = vectors @ table.T  # (block, items)
                 for i, own in enumerate(kept):
                     scores[i, own.rows] += own.values @ vectors[i]
-                part = [Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size]) for mask in masks]
+                part = [
+                    Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
+                    for mask in masks
+                ]
                 found.append(rank_scores(np.ascontiguousarray(scores), part))
             return np.concatenate(found)
 

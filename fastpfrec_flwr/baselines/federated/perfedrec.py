@@ -1,14 +1,14 @@
 """PerFedRec (Luo, Xiao, Song: Personalized Federated Recommendation via Joint Representation Learning, User Clustering, and Model
 Adaptation, CIKM 2022): a model for everybody, one for each cluster of users, and a mixture of both on each device.
 
-There the server runs K-means over the users' vectors and tells each its cluster, so it sees every vector. Here it runs K-means over
-the rows of its own item table (`layouts.ClusterLayout`) and sends the centres; the device finds the centre nearest to its own star's
-vector and tells nobody. It works with Theta_i = (1 - m) E + m C_c, m = `cluster-weight`, and sends what it changed twice, to E and to
-the rows of its cluster: as there, both are averages of the same local models. In a dense upload the noise on all other clusters' rows
-hides which one it was, as far as the noise goes; a sparse upload shows it.
+There the server runs K-means over the users' vectors and tells each its cluster, so it sees every vector. Here it runs K-means
+over the rows of its own item table (`layouts.ClusterLayout`) and sends the centres; the device finds the centre nearest to the mean
+of its own star's rows and tells nobody. It works with Theta_i = (1 - m) E + m C_c, m = `cluster-weight`, and sends what it changed
+twice, to E and to the rows of its cluster: as there, both are averages of the same local models. In a dense upload the noise on all
+other clusters' rows hides which one it was, as far as the noise goes; a sparse upload shows it.
 
-Clusters are re-chosen in every round in which a device trains. The third part of the original's mixture, the device's own model, is
-its private vector here.
+Clusters are chosen anew in every round in which a device trains. The third part of the original's mixture, the device's own model,
+is its private vector here.
 """
 
 from __future__ import annotations
