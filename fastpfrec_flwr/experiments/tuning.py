@@ -105,9 +105,8 @@ def tune(
             continue
         search.tell(trial_now, found)
         told = " ".join(f"{key}={value}" for key, value in values.items())
-        say(
-            f"{space.model} {number + 1}/{space.trials}: validation {space.metric} {found:.4f}, best {search.best_value:.4f}; {told}"
-        )
+        figures = f"validation {space.metric} {found:.4f}, best {search.best_value:.4f}"
+        say(f"{space.model} {number + 1}/{space.trials}: {figures}; {told}")
     if not any(trial.state == _state("COMPLETE") for trial in search.get_trials(deepcopy=False)):
         raise ConfigError(f"{folder}: no trial of {space.model} came to an end; its trials/*/output.txt say why")
     best = {key: _rounded(value) for key, value in search.best_params.items()}
