@@ -227,14 +227,16 @@ def _uploads_of_a_third(values: Mapping[str, Any], phase: str, poison: tuple[int
         node = build_client(config, shard, state, _CONTRACT_USERS)
         # The last round is one of another kind where the first ones pre-train.
         for server_round in (1, 2, config.num_rounds):
-            rows = generator.normal(0, 0.3, (_CONTRACT_ITEMS, config.embedding_dim)).astype(np.float32)
+            item_rows = generator.normal(0, 0.3, (_CONTRACT_ITEMS, config.embedding_dim)).astype(np.float32)
             order = Order("contract", "contract", phase, server_round, 20)
-            uploads, _ = node.train(layout.start(rows, server_round), order)
+            uploads, _ = node.train(layout.start(item_rows, server_round), order)
             found += [each.tobytes() for each in (uploads.nonces, uploads.pointer, uploads.rows, uploads.values)]
         blank = np.zeros((len(users), config.embedding_dim), np.float32)
         found.append(state.vectors(users, blank).tobytes())
         found += [each.values.tobytes() for each in state.deviations(users)]
-        sums = node.evaluate(layout.start(rows, 1), Order("contract", "contract", phase, 0, 20), ["validation", "test"])
+        sums = node.evaluate(
+            layout.start(item_rows, 1), Order("contract", "contract", phase, 0, 20), ["validation", "test"]
+        )
         found.append(repr(sums).encode())
         state.close()
     return found

@@ -263,8 +263,9 @@ def _loss(
         one, other = (_mean(table, _layers(table, view, settings.layers), kind) for view in views)
     else:
         return loss
-    contrast = sum(info_nce(one[rows], other[rows], settings.temperature) for rows in (users.unique(), items.unique()))
-    return loss + settings.contrast * contrast
+    for rows in (torch.unique(users), torch.unique(items)):
+        loss = loss + settings.contrast * info_nce(one[rows], other[rows], settings.temperature)
+    return loss
 
 
 def info_nce(one: Tensor, other: Tensor, temperature: float) -> Tensor:

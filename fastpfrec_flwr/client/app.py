@@ -16,7 +16,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
-from fastpfrec_flwr.client.build import build_client, build_device
+from fastpfrec_flwr.client.build import build_client, build_device, node_class
 from fastpfrec_flwr.client.node import Node, merged_rows
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
@@ -53,6 +53,7 @@ def describe(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         if config.device == "cuda":
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
+        node_class(config)
         prepared = _prepare(config)
         shard = open_shard(prepared.directory, place.partition, place.num_partitions)
         return messages.encode_description(

@@ -48,6 +48,19 @@ def build_device(wanted: str) -> str:
     return "cpu"
 
 
+def node_class(config: RunConfig) -> type[Node]:
+    """The class of a SuperNode that trains the configuration's model.
+
+    Raises
+    ------
+    ConfigError if `model` names none.
+    """
+    found = Node if config.model == "fastpfrec" else load_model(config.model)
+    if not (isinstance(found, type) and issubclass(found, Node)):
+        raise ConfigError(f"model: {config.model} must be a subclass of fastpfrec_flwr.client.node.Node, got {found!r}")
+    return found
+
+
 def build_client(
     config: RunConfig,
     shard: Shard,
@@ -69,10 +82,7 @@ def build_client(
     ------
     ConfigError if `model` names none that can be made.
     """
-    node = Node if config.model == "fastpfrec" else load_model(config.model)
-    if not (isinstance(node, type) and issubclass(node, Node)):
-        raise ConfigError(f"model: {config.model} must be a subclass of fastpfrec_flwr.client.node.Node, got {node!r}")
-    return node(
+    return node_class(config)(
         config, shard, state, build_mechanism(config, threads), num_users, secret, build_device(config.device), threads,
         refit_rows, user_metrics,
     )  # fmt: skip

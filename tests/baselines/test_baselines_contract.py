@@ -8,6 +8,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))  # as a user's folder would stand on PYTHONPATH
 
 from fastpfrec_flwr.config import BASELINES, ConfigError
+from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.testing import ModelContractError, check_model
 
 # What each needs to learn in twelve rounds; FedMF and FedNCF have no sum of items to begin with.
@@ -54,5 +55,5 @@ def test_a_model_that_reads_other_users_breaks_it():
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(name, words):
-    with pytest.raises((ConfigError, Exception), match=words):
+    with pytest.raises((ConfigError, RunError), match=words):
         check_model(name)

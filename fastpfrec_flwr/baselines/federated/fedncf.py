@@ -96,15 +96,9 @@ class FedNCF(Node):
             found = [np.empty((0, 20), np.int32)]
             for first in range(0, len(asked), size):
                 vectors = private[asked[first : first + size]]
-                scores = (vectors * network.product) @ items.T  # (block, items)
+                scores = np.ascontiguousarray((vectors * network.product) @ items.T, np.float32)  # (block, items)
                 inputs = vectors @ network.user.T + network.bias  # (block, k)
-                in_parallel(
-                    lambda piece, inputs=inputs, scores=scores: network_scores(
-                        hidden, inputs, network.output, *piece, scores
-                    ),
-                    even_pieces(np.ones(len(vectors)), self.threads),
-                    self.threads,
-                )
+                self._add_network(hidden, inputs, network, scores)
                 part = [
                     Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
                     for mask in masks
@@ -113,6 +107,14 @@ class FedNCF(Node):
             return np.concatenate(found)
 
         return rank
+
+    def _add_network(
+        self, hidden: NDArray[np.float32], inputs: NDArray[np.float32], network: Network, scores: NDArray[np.float32]
+    ) -> None:
+        def run(piece: tuple[int, int]) -> None:
+            network_scores(hidden, inputs, network.output, *piece, scores)
+
+        in_parallel(run, even_pieces(np.ones(len(scores)), self.threads), self.threads)
 
 
 def _item_inputs(table: NDArray[np.float32], network: Network, num_items: int) -> NDArray[np.float32]:
