@@ -6,6 +6,7 @@ defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,6 +20,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
+# The federated models of `baselines.federated`; beside them `model` may be fastpfrec, or a class of one's own.
+BASELINES = ("local-only", "lightgcn", "fedmf", "fedncf", "fedgnn", "perfedrec", "perfedrec++")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
@@ -71,6 +74,14 @@ class RunConfig(BaseModel):
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
     strategy_options: str
     strategy_memory: Positive
+
+    # model: ours with its encoder, or another one on the same footing
+    model: Annotated[str, Field(pattern=rf"^(fastpfrec|{'|'.join(map(re.escape, BASELINES))}|[\w.]+:\w+)$")]
+    weights_learning_rate: Positive
+    num_clusters: Count
+    cluster_weight: Share
+    pretrain_rounds: CountOrZero
+    contrast_temperature: Positive
 
     # encoder and its loss
     encoder: Literal["fastgnn", "lightgcn"]
@@ -205,6 +216,7 @@ class RunConfig(BaseModel):
         ]
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         rules += self._node_rules()
+        rules += self._model_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -236,7 +248,7 @@ class RunConfig(BaseModel):
         if self.encoder == "fastgnn":
             return [
                 (
-                    self.num_layers != 2,
+                    self.num_layers != 2 and self.model == "fastpfrec",
                     f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
                 )
             ]
@@ -314,6 +326,36 @@ class RunConfig(BaseModel):
             ),
         ]
 
+    def _model_rules(self) -> list[tuple[bool, str]]:
+        """What belongs to FastPFRec alone: another model would not read it."""
+        if self.model not in BASELINES:
+            return []
+        of = f"with model = '{self.model}'"
+        rules = [
+            (
+                self.encoder != "fastgnn",
+                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
+            ),
+            (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
+            (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
+            (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),
+            (self.blend_weight < 1, f"blend-weight must be 1.0 {of}, got {self.blend_weight}"),
+            (self.unit_rows, f"unit-rows must be false {of}, got true"),
+            (self.counted, f"popularity-weight must be 0.0 {of}, got {self.popularity_weight}"),
+        ]
+        if self.model in ("local-only", "perfedrec", "perfedrec++"):
+            rules += [
+                (self.strategy != "fastpfrec", f"strategy must be 'fastpfrec' {of}, got {self.strategy!r}"),
+            ]
+        if self.model == "perfedrec++":
+            rules += [
+                (
+                    self.pretrain_rounds >= self.num_rounds,
+                    f"pretrain-rounds must be < num-rounds ({self.num_rounds}) {of}, got {self.pretrain_rounds}",
+                )
+            ]
+        return rules
+
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
@@ -385,6 +427,8 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
         "string_type": "must be a string",
         "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
     }
+    if key == "model":
+        rules["string_pattern_mismatch"] = f"must be fastpfrec, {', '.join(BASELINES)}, or '<module>:<class>'"
     rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
     return f"{key} {rule}, got {item['input']!r}"
 

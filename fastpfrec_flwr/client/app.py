@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
-from fastpfrec_flwr.client.build import build_client, build_device
+from fastpfrec_flwr.client.build import build_client, build_device, node_class
 from fastpfrec_flwr.client.node import Node, merged_rows
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
@@ -28,6 +28,7 @@ from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import APP, source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.recommend.keeping import keep_model
 
@@ -57,6 +58,7 @@ def describe(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         if config.device == "cuda":
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
+        node_class(config)
         prepared = _prepare(config, order, place)
         if missing := prepared.report.get("items_not_in_catalogue"):
             _warn_once(f"{missing} items of this device's data are not in its catalogue and are left out")
@@ -229,7 +231,7 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
 def _fitting_node(config: RunConfig, order: Order, place: Place, num_items: int) -> Node:
     """The node, if the table that came is one of its catalogue."""
     node = _node(config, order, place)
-    if num_items != node.shard.num_items:
+    if num_items != build_layout(config).rows(node.shard.num_items):
         raise RefusedError(
             f"the item table has {num_items} rows, this SuperNode's catalogue {node.shard.num_items} items: the data set changed "
             "since the run began; give all SuperNodes the same and start the run again"

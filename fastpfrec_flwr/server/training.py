@@ -29,6 +29,7 @@ from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.ledger import laplace_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting
@@ -131,6 +132,7 @@ class Training:
         self._best_counts: NDArray[np.float64] | None = None
         self._state_id = uuid.uuid4().hex[:12]
         self._item_ids: list[str] = []
+        self._layout = build_layout(config)
         self._facts: dict[str, Any] = {}
         self._restore = 0
         self._data = ""
@@ -162,7 +164,7 @@ class Training:
                 self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
                 if not self._stop.is_set():
                     self._after_train()
-                state = ServerState.start(starting_table(self._item_ids, self._config))
+                state = self._first_state()
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
                 self._finish_refit()
@@ -230,12 +232,12 @@ class Training:
             )
             self._strategy.fix_rows(fixed)
         if checkpoint is None:
-            shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
-                return ServerState.start(starting_table(self._item_ids, self._config))
+                return self._first_state()
+            shape = (self._rows, self._config.embedding_dim)
             table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
             return ServerState.start(table.copy())
-        if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
+        if checkpoint.data != first.data or len(checkpoint.state.item_table) != self._rows:
             raise ConfigError(
                 f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}"
             )
@@ -259,6 +261,15 @@ class Training:
             raise ConfigError(f"catalogue: {error}") from error
         self._strategy.use_catalogue(catalogue.hash, catalogue.version)
         return catalogue
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the shared table."""
+        return self._layout.rows(len(self._item_ids))
+
+    def _first_state(self) -> ServerState:
+        items = starting_table(self._item_ids, self._config)
+        return ServerState.start(self._layout.start(items, self._config.seed))
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
@@ -326,7 +337,7 @@ class Training:
             self._told_skips |= new
             told = ", ".join(f"{outcome.skips[reason]} {reason}" for reason in sorted(new))
             self._say(f"round {server_round}: clients that did not train: {told}")
-        if not outcome.moved:
+        if not outcome.moved and self._config.model != "local-only":
             self._say(f"round {server_round}: {outcome.why_unmoved}; the model stays as it was")
 
     def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
@@ -425,7 +436,8 @@ class Training:
             self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
-            self._folder.write_item_table(table, self._item_ids, counts)
+            items = len(self._item_ids)
+            self._folder.write_item_table(table[:items], self._item_ids, counts, table[items:])
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)
@@ -435,7 +447,7 @@ class Training:
 
     def _summary(self, stopped: bool) -> dict[str, Any]:
         config, progress, tally = self._config, self._progress, self._progress.tally
-        k, items = config.embedding_dim, len(self._item_ids)
+        k, items = config.embedding_dim, self._rows
         rounds = max(tally.rounds, 1)
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
@@ -512,7 +524,7 @@ class Training:
         config = self._config
         guarantee = laplace_upload(
             config.effective_noise_scale, config.row_clip, config.clip_norm, config.clip_kind == "l1",
-            len(self._item_ids), config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
+            self._rows, config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
         )  # fmt: skip
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
@@ -529,9 +541,7 @@ class Training:
 
     def _ledger(self) -> Ledger:
         """What the whole run as configured costs, whoever stops it earlier."""
-        return build_ledger(
-            Setting(self._config, max(self._users, 1), len(self._item_ids), bool(self._facts["deployed"]))
-        )
+        return build_ledger(Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"])))
 
     def _privacy_line(self) -> str:
         privacy = self._privacy()
