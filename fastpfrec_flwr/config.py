@@ -6,6 +6,7 @@ defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a te
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -20,6 +21,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
+# The federated models of `baselines.federated`; beside them `model` may be fastpfrec, or a class of one's own.
+BASELINES = ("local-only", "lightgcn", "fedmf", "fedncf", "fedgnn", "perfedrec", "perfedrec++")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
@@ -44,6 +47,7 @@ class RunConfig(BaseModel):
     test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
 
     min_weight: NonNegative
+    catalogue: str
 
     # run
     seed: CountOrZero
@@ -54,11 +58,15 @@ class RunConfig(BaseModel):
     num_rounds: Count
     clients_per_round: Count
     evaluate_every: CountOrZero
+    evaluate_users: CountOrZero
     early_stop_patience: CountOrZero
     refit: bool
     checkpoint_every: CountOrZero
     resume_from: str
+    initial_model: str
+    train_items: Literal["all", "new"]
     round_timeout: Positive
+    min_clients: CountOrZero
     report_loss: bool
     user_metrics: bool
     trackers: str
@@ -67,6 +75,14 @@ class RunConfig(BaseModel):
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
     strategy_options: str
     strategy_memory: Positive
+
+    # model: ours with its encoder, or another one on the same footing
+    model: Annotated[str, Field(pattern=rf"^(fastpfrec|{'|'.join(map(re.escape, BASELINES))}|[\w.]+:\w+)$")]
+    weights_learning_rate: Positive
+    num_clusters: Count
+    cluster_weight: Share
+    pretrain_rounds: CountOrZero
+    contrast_temperature: Positive
 
     # encoder and its loss
     encoder: Literal["fastgnn", "lightgcn"]
@@ -119,6 +135,14 @@ class RunConfig(BaseModel):
     malicious_fraction: Annotated[float, Field(ge=0, lt=0.5)]
     centered_clip_radius: NonNegative
     centered_clip_iterations: Count
+    secret_assignment: bool
+    failed_nodes: CountOrZero
+    failure_start: Count
+    failure_probability: Share
+    failure_rounds: CountOrZero
+    failure_moment: Literal["before", "during", "after"]
+    reassignment: Literal["retry", "next-round", "none"]
+    quarantine_rounds: CountOrZero
 
     # server
     server_aggregator: Literal["mean", "median", "trimmed-mean", "geometric-median"]
@@ -187,6 +211,14 @@ class RunConfig(BaseModel):
                 "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
             ),
             (
+                self.train_items == "new" and not self.initial_model,
+                "initial-model must name a model with train-items = 'new', got '': the old rows come from it",
+            ),
+            (
+                self.train_items == "new" and (self.strategy != "fastpfrec" or self.blend_weight < 1),
+                "train-items must be 'all' with blend-weight < 1 or another strategy than fastpfrec, got 'new': both move old rows",
+            ),
+            (
                 self.refit and self.evaluate_every == 0,
                 "evaluate-every must be >= 1 with refit = true: the number of rounds is chosen on validation",
             ),
@@ -201,6 +233,8 @@ class RunConfig(BaseModel):
         ]
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         rules += self._attack_rules()
+        rules += self._node_rules()
+        rules += self._model_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -232,7 +266,7 @@ class RunConfig(BaseModel):
         if self.encoder == "fastgnn":
             return [
                 (
-                    self.num_layers != 2,
+                    self.num_layers != 2 and self.model == "fastpfrec",
                     f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
                 )
             ]
@@ -268,6 +302,30 @@ class RunConfig(BaseModel):
                 robust and self.counted,
                 "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
                 f"got {self.popularity_weight}: a count is a sum, which no median keeps",
+            ),
+        ]
+
+    def _node_rules(self) -> list[tuple[bool, str]]:
+        """Failures need nodes that can fail."""
+        no_nodes = self.tier == "direct" or self.strategy != "fastpfrec"
+        keys = ("failed_nodes", "failure_probability", "quarantine_rounds")
+        return [
+            (
+                self.min_clients > self.clients_per_round,
+                f"min-clients must be <= clients-per-round ({self.clients_per_round}), got {self.min_clients}: "
+                "no round could ever count",
+            ),
+            (
+                self.failed_nodes > self.num_trusted_nodes,
+                f"failed-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.failed_nodes}",
+            ),
+            *(
+                (
+                    no_nodes and getattr(self, key) > 0,
+                    f"{_kebab(key)} must be 0 without trusted nodes (tier = 'direct', or another strategy), "
+                    f"got {getattr(self, key)}",
+                )
+                for key in keys
             ),
         ]
 
@@ -315,6 +373,36 @@ class RunConfig(BaseModel):
                 "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
             ),
         ]
+
+    def _model_rules(self) -> list[tuple[bool, str]]:
+        """What belongs to FastPFRec alone: another model would not read it."""
+        if self.model not in BASELINES:
+            return []
+        of = f"with model = '{self.model}'"
+        rules = [
+            (
+                self.encoder != "fastgnn",
+                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
+            ),
+            (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
+            (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
+            (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),
+            (self.blend_weight < 1, f"blend-weight must be 1.0 {of}, got {self.blend_weight}"),
+            (self.unit_rows, f"unit-rows must be false {of}, got true"),
+            (self.counted, f"popularity-weight must be 0.0 {of}, got {self.popularity_weight}"),
+        ]
+        if self.model in ("local-only", "perfedrec", "perfedrec++"):
+            rules += [
+                (self.strategy != "fastpfrec", f"strategy must be 'fastpfrec' {of}, got {self.strategy!r}"),
+            ]
+        if self.model == "perfedrec++":
+            rules += [
+                (
+                    self.pretrain_rounds >= self.num_rounds,
+                    f"pretrain-rounds must be < num-rounds ({self.num_rounds}) {of}, got {self.pretrain_rounds}",
+                )
+            ]
+        return rules
 
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
@@ -392,6 +480,8 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
         "string_type": "must be a string",
         "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
     }
+    if key == "model":
+        rules["string_pattern_mismatch"] = f"must be fastpfrec, {', '.join(BASELINES)}, or '<module>:<class>'"
     rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
     return f"{key} {rule}, got {item['input']!r}"
 

@@ -92,7 +92,8 @@ def _attacking(context: Context) -> RunConfig | None:
 
 
 def _liars(context: Context, config: RunConfig, order: messages.Order) -> LyingClients:
-    return LyingClients(node_of(config, order, place_of(context, config)), prepared_directory(config))
+    place = place_of(context, config)
+    return LyingClients(node_of(config, order, place), prepared_directory(config, order, place))
 
 
 def _array(array: Array, dtype: str, shape: tuple[int | None, ...]):  # type: ignore[no-untyped-def]

@@ -26,6 +26,7 @@ from fastpfrec_flwr.trusted_node.robust import (
     located,
     weighted_by,
 )
+from fastpfrec_flwr.trusted_node.roster import AllThere, Attendances, Failures, Roster
 from fastpfrec_flwr.trusted_node.tier import DirectTier, Tier, TrustedNodes
 
 Part = TypeVar("Part")
@@ -76,6 +77,22 @@ def build_server_aggregator(config: RunConfig) -> ServerAggregator:
     return aggregators[config.server_aggregator]
 
 
+def build_roster(config: RunConfig) -> Roster:
+    """Who of the trusted nodes is there: all of them, or those that failures and quarantine leave."""
+    failures = Failures(
+        config.num_trusted_nodes,
+        config.seed,
+        config.failed_nodes,
+        config.failure_start,
+        config.failure_probability,
+        config.failure_rounds,
+        config.failure_moment,
+    )
+    if not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
+        return AllThere()
+    return Attendances(failures, config.reassignment, config.quarantine_rounds)
+
+
 @dataclass(frozen=True)
 class Around:
     """What is wrapped around the strategy's parts from outside (measurements, attacks); by default nothing."""
@@ -84,9 +101,10 @@ class Around:
     tier: Callable[[Tier], Tier] = _as_it_is
     server_aggregator: Callable[[ServerAggregator], ServerAggregator] = _as_it_is
     step: Callable[[ServerStep], ServerStep] = _as_it_is
+    roster: Callable[[Roster], Roster] = _as_it_is
 
 
-def build_tier(config: RunConfig, threads: int, around: Around = Around()) -> Tier:
+def build_tier(config: RunConfig, threads: int, roster: Roster = AllThere(), around: Around = Around()) -> Tier:  # noqa: B008
     """The tier between clients and server."""
     aggregator = around.node_aggregator(build_node_aggregator(config))
     if config.tier == "direct":
@@ -99,6 +117,7 @@ def build_tier(config: RunConfig, threads: int, around: Around = Around()) -> Ti
         threads,
         config.embedding_dim,
         aggregator,
+        roster,
         AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
         config.outlier_ratio_threshold,
     )
@@ -119,11 +138,13 @@ def build_strategy(
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
+    roster = around.roster(build_roster(config))
     return FastPFRec(
         config,
-        around.tier(build_tier(config, threads, around)),
+        around.tier(build_tier(config, threads, roster, around)),
         around.step(build_step(config, threads)),
         folder,
         threads,
         around.server_aggregator(build_server_aggregator(config)),
+        roster,
     )

@@ -5,7 +5,7 @@ The server gets `NodeReport`s and never a single client's upload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
+from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -27,8 +28,8 @@ class NodeReport:
     Attributes
     ----------
     node : its number. clients : uploads it received. isolated_clients : of them, left out of the mean.
-    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left.
-    median_distance : median noise-corrected distance of its clients.
+    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left. No statistic of single
+    uploads is among them: what the server learns of a client it learns from a mean.
     """
 
     node: int
@@ -36,16 +37,6 @@ class NodeReport:
     isolated_clients: int
     node_isolated: bool
     mean: NodeMean | None
-    median_distance: float
-
-
-def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64]:
-    """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
-
-    A client that lies can pick its nonce and so its node: colluding clients may gather in one.
-    """
-    mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
-    return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)
 
 
 class Tier(Protocol):
@@ -61,6 +52,21 @@ class Tier(Protocol):
 
 
 @dataclass(frozen=True)
+class _Judged:
+    """What a node's check left: of each part the clients that are `kept`, and their distances."""
+
+    node: int
+    clients: int
+    kept: list[NDArray[np.int64]]
+    node_isolated: bool
+    distances: Distances
+
+    @property
+    def left(self) -> int:
+        return sum(len(chosen) for chosen in self.kept)
+
+
+@dataclass(frozen=True)
 class TrustedNodes:
     """The paper's tier: T nodes, each checks its own clients and averages the rest.
 
@@ -68,6 +74,7 @@ class TrustedNodes:
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
+    roster : who of the nodes is there, and which of them an upload goes to.
     cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
     outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     """
@@ -79,11 +86,12 @@ class TrustedNodes:
     threads: int = 1
     columns: int | None = None
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
+    roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
     cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
     outlier_ratio: float = 1.0
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
-        """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
+        """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
         key = stream_key(self.seed, "cover-norm", server_round)
         distances = [
             upload_distances(
@@ -92,30 +100,36 @@ class TrustedNodes:
             )
             for part in parts
         ]  # fmt: skip
-        nodes = [assign_nodes(part.nonces, self.num_nodes) for part in parts]
-        reports: list[NodeReport | None] = [None] * self.num_nodes
+        nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
+        # The checks are small and hold the interpreter's lock; the threads are for the means.
+        received = [[np.flatnonzero(of_part == node) for of_part in nodes] for node in range(self.num_nodes)]
+        judged = [
+            self._judge(node, members, distances)
+            for node, members in enumerate(received)
+            if any(len(chosen) for chosen in members)
+        ]
         cover_key = stream_key(self.seed, "cover-rows", server_round)
         cross_key = stream_key(self.seed, "cover-products", server_round)
+        means: list[NodeMean | None] = [None] * len(judged)
 
-        def run(node: int) -> None:
-            members = [np.flatnonzero(of_part == node) for of_part in nodes]
-            if any(len(chosen) for chosen in members):
-                reports[node] = self._report(node, parts, members, distances, num_items, cover_key, cross_key)
+        def run(place: int) -> None:
+            if judged[place].left:
+                means[place] = self.aggregator.aggregate(parts, judged[place].kept, num_items, cover_key)
+                found = self._compare(judged[place], parts, means[place], num_items, cross_key)
+                if found is not None:
+                    judged[place] = found
+                    means[place] = (
+                        self.aggregator.aggregate(parts, found.kept, num_items, cover_key) if found.left else None
+                    )
 
         with one_thread_products():  # some aggregators call a BLAS
-            in_parallel(run, range(self.num_nodes), self.threads)
-        return [report for report in reports if report is not None]
+            in_parallel(run, range(len(judged)), self.threads)
+        return [
+            NodeReport(each.node, each.clients, each.clients - each.left, each.node_isolated, mean)
+            for each, mean in zip(judged, means, strict=True)
+        ]
 
-    def _report(
-        self,
-        node: int,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        distances: list[Distances],
-        num_items: int,
-        cover_key: int,
-        cross_key: int,
-    ) -> NodeReport:
+    def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
         together = Distances(
             np.concatenate([part.squared for part in own]),
@@ -123,33 +137,32 @@ class TrustedNodes:
             np.concatenate([part.noise_sd for part in own]),
         )
         verdict = self.check.examine(together)
-        out, isolated = verdict.outliers, verdict.node_isolated
-        kept = _left(members, out)
-        mean = self.aggregator.aggregate(parts, kept, num_items, cover_key) if not out.all() else None
-        if mean is not None and not isinstance(self.cross_check, NoCrossCheck):
-            normals = np.empty(len(out) - int(out.sum()))
-            nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
-            first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
-            pulling = self.cross_check.examine(
-                parts, kept, mean, together.of(np.flatnonzero(~out)), normals, num_items, self.noise_scale,
-                mean.values.shape[1] if self.columns is None else self.columns,
-            )  # fmt: skip
-            if pulling.any():
-                out = out.copy()
-                out[~out] = pulling
-                isolated = bool(out.mean() > self.outlier_ratio)
-                kept = _left(members, out | isolated)
-                everybody = isolated or out.all()
-                mean = None if everybody else self.aggregator.aggregate(parts, kept, num_items, cover_key)
-        left = sum(len(chosen) for chosen in kept)
-        return NodeReport(
+        return _Judged(
             node,
-            len(out),
-            len(out) - left,
-            isolated,
-            mean,
-            float(np.median(together.corrected)),
+            len(together.squared),
+            _left(members, verdict.outliers),
+            verdict.node_isolated,
+            together.of(np.flatnonzero(~verdict.outliers)),
         )
+
+    def _compare(
+        self, judged: _Judged, parts: list[Uploads], mean: NodeMean | None, num_items: int, cross_key: int
+    ) -> _Judged | None:
+        """What is left of a node once its clients have been compared with each other; None where that changes nothing."""
+        if isinstance(self.cross_check, NoCrossCheck) or mean is None:
+            return None
+        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, judged.kept, strict=True)])
+        normals = np.empty(len(nonces))
+        first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+        columns = mean.values.shape[1] if self.columns is None else self.columns
+        out = self.cross_check.examine(
+            parts, judged.kept, mean, judged.distances, normals, num_items, self.noise_scale, columns
+        )
+        if not out.any():
+            return None
+        gone = judged.clients - judged.left + int(out.sum())
+        isolated = gone > self.outlier_ratio * judged.clients
+        return replace(judged, kept=_left(judged.kept, out | isolated), node_isolated=isolated)
 
 
 def _left(members: list[NDArray[np.int64]], out: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
@@ -175,4 +188,4 @@ class DirectTier:
             mean = self.aggregator.aggregate(
                 parts, members, num_items, stream_key(self.seed, "cover-rows", server_round)
             )
-        return [NodeReport(0, clients, 0, False, mean, 0.0)]
+        return [NodeReport(0, clients, 0, False, mean)]

@@ -5,7 +5,7 @@ import pytest
 from scenes import config_of
 
 from fastpfrec_flwr.attacks.attackers import compromised_nodes, gather_in, liars_of_round, lying_users, sent_nonces
-from fastpfrec_flwr.trusted_node.tier import assign_nodes
+from fastpfrec_flwr.trusted_node.roster import assign_nodes
 
 NONCES = np.random.default_rng(0).integers(0, 2**63, 500).astype(np.uint64)
 
