@@ -15,7 +15,7 @@ from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
-from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
+from fastpfrec_flwr.trusted_node.alignment import Candidates, CrossCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -115,15 +115,13 @@ class TrustedNodes:
         def run(place: int) -> None:
             if judged[place].left:
                 means[place] = self.aggregator.aggregate(parts, judged[place].kept, num_items, cover_key)
-                found = self._compare(judged[place], parts, means[place], num_items, cross_key)
-                if found is not None:
-                    judged[place] = found
-                    means[place] = (
-                        self.aggregator.aggregate(parts, found.kept, num_items, cover_key) if found.left else None
-                    )
 
         with one_thread_products():  # some aggregators call a BLAS
             in_parallel(run, range(len(judged)), self.threads)
+            changed = self._compare(judged, parts, means, num_items, cross_key)
+            for place in changed:
+                means[place] = None
+            in_parallel(run, changed, self.threads)
         return [
             NodeReport(each.node, each.clients, each.clients - each.left, each.node_isolated, mean)
             for each, mean in zip(judged, means, strict=True)
@@ -146,23 +144,37 @@ class TrustedNodes:
         )
 
     def _compare(
-        self, judged: _Judged, parts: list[Uploads], mean: NodeMean | None, num_items: int, cross_key: int
-    ) -> _Judged | None:
-        """What is left of a node once its clients have been compared with each other; None where that changes nothing."""
-        if isinstance(self.cross_check, NoCrossCheck) or mean is None:
-            return None
-        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, judged.kept, strict=True)])
-        normals = np.empty(len(nonces))
-        first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
-        columns = mean.values.shape[1] if self.columns is None else self.columns
-        out = self.cross_check.examine(
-            parts, judged.kept, mean, judged.distances, normals, num_items, self.noise_scale, columns
-        )
-        if not out.any():
-            return None
-        gone = judged.clients - judged.left + int(out.sum())
-        isolated = gone > self.outlier_ratio * judged.clients
-        return replace(judged, kept=_left(judged.kept, out | isolated), node_isolated=isolated)
+        self,
+        judged: list[_Judged],
+        parts: list[Uploads],
+        means: list[NodeMean | None],
+        num_items: int,
+        cross_key: int,
+    ) -> list[int]:
+        """Compare all clients that are left with each other; places in `judged` of the nodes that keep fewer now."""
+        there = [place for place, mean in enumerate(means) if mean is not None]
+        if isinstance(self.cross_check, NoCrossCheck) or not there:
+            return []
+        nodes = []
+        for place in there:
+            each, mean = judged[place], means[place]
+            assert mean is not None
+            nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, each.kept, strict=True)])
+            normals = np.empty(len(nonces))
+            first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+            nodes.append(Candidates(each.kept, mean, each.distances, normals))
+        columns = parts[0].values.shape[1] if self.columns is None else self.columns
+        changed = []
+        for place, out in zip(
+            there, self.cross_check.examine(parts, nodes, num_items, self.noise_scale, columns), strict=True
+        ):
+            if out.any():
+                each = judged[place]
+                gone = each.clients - each.left + int(out.sum())
+                isolated = gone > self.outlier_ratio * each.clients
+                judged[place] = replace(each, kept=_left(each.kept, out | isolated), node_isolated=isolated)
+                changed.append(place)
+        return changed
 
 
 def _left(members: list[NDArray[np.int64]], out: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
