@@ -77,6 +77,7 @@ class TrustedNodes:
     roster : who of the nodes is there, and which of them an upload goes to.
     cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
     outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
+    row_clip : L2 bound of a row of an honest upload that `check` is to know of; 0 is none.
     """
 
     num_nodes: int
@@ -89,6 +90,7 @@ class TrustedNodes:
     roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
     cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
     outlier_ratio: float = 1.0
+    row_clip: float = 0.0
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
@@ -97,6 +99,7 @@ class TrustedNodes:
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                self.row_clip,
             )
             for part in parts
         ]  # fmt: skip
@@ -129,11 +132,7 @@ class TrustedNodes:
 
     def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
-        together = Distances(
-            np.concatenate([part.squared for part in own]),
-            np.concatenate([part.noise_mean for part in own]),
-            np.concatenate([part.noise_sd for part in own]),
-        )
+        together = Distances.joined(own)
         verdict = self.check.examine(together)
         return _Judged(
             node,
