@@ -157,7 +157,7 @@ def check(
     data_dir: DataDir = "",
     data_set: str = "gowalla-1m",
     clients: int = 26,
-    alignment: float = 8.0,
+    alignment: float = 6.0,
     repeats: int = 15,
     output: Output = "",
 ) -> None:

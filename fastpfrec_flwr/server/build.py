@@ -121,6 +121,7 @@ def build_tier(config: RunConfig, threads: int, roster: Roster = AllThere(), aro
         AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
         config.outlier_ratio_threshold,
         config.row_clip if config.check in ("clients", "absolute") else 0.0,
+        config.node_aggregator == "mean",
     )
 
 

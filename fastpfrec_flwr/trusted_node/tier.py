@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
-from fastpfrec_flwr.trusted_node.aggregation import NodeMean
+from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.alignment import Candidates, CrossCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
@@ -75,7 +75,8 @@ class TrustedNodes:
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     roster : who of the nodes is there, and which of them an upload goes to.
-    cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
+    cross_check : compares the clients that `check` left with each other. plain_means : whether the aggregator is the plain mean,
+        which it needs; otherwise that is taken on the side.
     outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     row_clip : L2 bound of a row of an honest upload that `check` is to know of; 0 is none.
     """
@@ -91,6 +92,7 @@ class TrustedNodes:
     cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
     outlier_ratio: float = 1.0
     row_clip: float = 0.0
+    plain_means: bool = True
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
@@ -161,6 +163,8 @@ class TrustedNodes:
             nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, each.kept, strict=True)])
             normals = np.empty(len(nonces))
             first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+            if not self.plain_means:
+                mean = node_mean(parts, each.kept, num_items)
             nodes.append(Candidates(each.kept, mean, each.distances, normals))
         columns = parts[0].values.shape[1] if self.columns is None else self.columns
         changed = []
