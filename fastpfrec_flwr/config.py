@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
@@ -124,6 +125,7 @@ class RunConfig(BaseModel):
     check: Literal["none", "paper", "clients", "absolute"]
     robust_z_threshold: Positive
     outlier_ratio_threshold: Share
+    alignment_z_threshold: NonNegative
     node_z_threshold: NonNegative
     node_aggregator: Literal[
         "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
@@ -150,6 +152,21 @@ class RunConfig(BaseModel):
     server_schedule: Literal["constant", "cosine"]
     blend_weight: Annotated[float, Field(gt=0, le=1)]
     unit_rows: bool
+
+    # attacks (simulations)
+    attack: Literal[
+        "none", "absent", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
+        "alie", "ipm", "min-max", "promotion", "clustering", "sybil",
+    ]  # fmt: skip
+    attack_fraction: Share
+    attack_from_round: Count
+    attack_strength: Finite
+    attack_noise: bool
+    attack_target_item: Annotated[int, Field(ge=-1)]
+    attack_placement: Literal["spread", "one-node"]
+    node_attack: Literal["none", "noise", "shift", "scaling", "replacement"]
+    compromised_nodes: CountOrZero
+    node_attack_strength: Finite
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
@@ -217,6 +234,7 @@ class RunConfig(BaseModel):
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         rules += self._node_rules()
         rules += self._model_rules()
+        rules += self._attack_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -274,6 +292,11 @@ class RunConfig(BaseModel):
                 self.node_aggregator.startswith("row-") and not shows_rows,
                 f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
                 "a dense noised upload does not show which rows its client touched",
+            ),
+            (
+                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
+                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
+                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
             ),
             (
                 robust and self.counted,
@@ -356,6 +379,31 @@ class RunConfig(BaseModel):
             ]
         return rules
 
+    def _attack_rules(self) -> list[tuple[bool, str]]:
+        """What an attack needs to be what it is called."""
+        return [
+            (
+                self.attacked and self.counted,
+                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
+            ),
+            (
+                self.compromised_nodes > self.num_trusted_nodes,
+                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
+            ),
+            (
+                self.compromised_nodes > 0 and self.node_attack == "none",
+                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
+            ),
+            (
+                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
+            ),
+            (
+                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
+            ),
+        ]
+
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
@@ -364,6 +412,11 @@ class RunConfig(BaseModel):
     def tracker_names(self) -> tuple[str, ...]:
         """The experiment trackers that are told of the run."""
         return tuple(name.strip() for name in self.trackers.split(",")) if self.trackers.strip() else ()
+
+    @property
+    def attacked(self) -> bool:
+        """Whether clients or trusted nodes of this simulation lie."""
+        return self.attack != "none" or self.node_attack != "none"
 
     @property
     def counted(self) -> bool:

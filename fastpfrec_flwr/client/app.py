@@ -145,13 +145,15 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 f"this SuperNode runs other code than the server ({source_fingerprint()} against {order.source}): "
                 "end the local SuperLink (or update the app on the device) and run again"
             )
-        content = answer(config, order, _place(context, config))
+        content = answer(config, order, place_of(context, config))
     except (ConfigError, DataError, CatalogueError, RefusedError, StateError, sqlite3.Error) as error:
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
 
-def _place(context: Context, config: RunConfig) -> Place:
+def place_of(context: Context, config: RunConfig) -> Place:
+    """Which users this SuperNode holds and where."""
+    """Where the SuperNode of this context stands."""
     node = context.node_config
     deployed = "partition-id" not in node
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
@@ -173,6 +175,11 @@ def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
     prepared = _prepared(config.data_set, config.data_dir, split_settings(config), file)
     see_that_they_agree(order, _catalogue_hash(prepared.directory), file)
     return prepared
+
+
+def prepared_directory(config: RunConfig, order: Order, place: Place) -> Path:
+    """Where the prepared split of the configuration's data set lies."""
+    return _prepare(config, order, place).directory
 
 
 def _catalogue(place: Place, split: Split) -> Catalogue:
@@ -212,7 +219,8 @@ def _open_state(path: Path, embedding_dim: int) -> ClientState:
     return ClientState(path, embedding_dim)
 
 
-def _node(config: RunConfig, order: Order, place: Place) -> Node:
+def node_of(config: RunConfig, order: Order, place: Place) -> Node:
+    """The SuperNode's users, ready to train and to be evaluated."""
     prepared = _prepare(config, order, place)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
@@ -230,7 +238,7 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
 
 def _fitting_node(config: RunConfig, order: Order, place: Place, num_items: int) -> Node:
     """The node, if the table that came is one of its catalogue."""
-    node = _node(config, order, place)
+    node = node_of(config, order, place)
     if num_items != build_layout(config).rows(node.shard.num_items):
         raise RefusedError(
             f"the item table has {num_items} rows, this SuperNode's catalogue {node.shard.num_items} items: the data set changed "

@@ -215,10 +215,7 @@ class Node:
         ----------
         table, users, private : as for `local_updates`. history : the users' true items. bias : (items,) or None.
         """
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-
+        vectors = self._ranking_vectors(table, history, private)
         choices = table[: self.shard.num_choices]
         of_choices = None if bias is None else bias[: self.shard.num_choices]
 
@@ -230,6 +227,20 @@ class Node:
         return rank
 
     # ------------------------------------------------------------------------------------------------------------------
+    def ranking_vectors(self, table: NDArray[np.float32], phase: str) -> NDArray[np.float32]:
+        """(users of the shard, k) vectors that rank items by their inner product with the rows of `table`."""
+        users = self.shard.users
+        return self._ranking_vectors(
+            table, self._history(phase), self.state.vectors(users, self._initial_vectors(users))
+        )
+
+    def _ranking_vectors(
+        self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        vectors = self.encoder.user_vectors(table, history, private)
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return vectors
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""

@@ -82,6 +82,7 @@ def _warm(job: Mapping[str, Any]) -> None:
         small = {
             **_SMALL,
             "item-refresh-interval": min(1, values["item-refresh-interval"]),
+            "compromised-nodes": min(1, values["compromised-nodes"]),
             "output-dir": f"{folder}/run",
             "state-dir": f"{folder}/state",
         }
