@@ -9,6 +9,7 @@ from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAg
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steps import build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
@@ -91,7 +92,8 @@ def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: 
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
-    return FastPFRec(
+    make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
+    return make_rounds(
         config,
         build_tier(config, threads),
         build_step(config, threads),

@@ -170,6 +170,7 @@ class FastPFRec(Strategy):
                     0.0 if self._nodes.deployed else self._cover_scale,
                     self._threads,
                     self._config.upload_precision,
+                    noise_kind=self._config.noise_kind,
                 )
             except RefusedError as error:
                 refused.append(str(error))

@@ -27,7 +27,6 @@ class NodeReport:
     ----------
     node : its number. clients : uploads it received. isolated_clients : of them, left out of the mean.
     node_isolated : whether the whole node is out. mean : of the others, None if nobody is left.
-    median_distance : median noise-corrected distance of its clients.
     """
 
     node: int
@@ -35,7 +34,6 @@ class NodeReport:
     isolated_clients: int
     node_isolated: bool
     mean: NodeMean | None
-    median_distance: float
 
 
 def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64]:
@@ -65,7 +63,7 @@ class TrustedNodes:
 
     Attributes
     ----------
-    num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
+    num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     """
 
@@ -84,6 +82,7 @@ class TrustedNodes:
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                part.noise_kind,
             )
             for part in parts
         ]  # fmt: skip
@@ -114,6 +113,7 @@ class TrustedNodes:
             np.concatenate([part.squared for part in own]),
             np.concatenate([part.noise_mean for part in own]),
             np.concatenate([part.noise_sd for part in own]),
+            own[0].noise_kind,
         )
         verdict = self.check.examine(together)
         bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
@@ -125,7 +125,6 @@ class TrustedNodes:
             int(bounds[-1]) - left,
             verdict.node_isolated,
             self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
-            float(np.median(together.corrected)),
         )
 
 
@@ -146,4 +145,4 @@ class DirectTier:
             mean = self.aggregator.aggregate(
                 parts, members, num_items, stream_key(self.seed, "cover-rows", server_round)
             )
-        return [NodeReport(0, clients, 0, False, mean, 0.0)]
+        return [NodeReport(0, clients, 0, False, mean)]
