@@ -148,8 +148,10 @@ def _run(
     )
 
 
+# One audit in ten thousand refutes a mechanism that has exactly what it claims.
+VERDICT_CONFIDENCE = 0.9999
 # Coins of one upload, and of these the ones that are guessed.
-_COINS, _GUESSES = 4096, 2048
+_COINS, _GUESSES = 1 << 16, 1 << 15
 _WIDTH = 4
 
 
@@ -173,13 +175,13 @@ def run_canaries(config: RunConfig, trials: int, seed: int) -> list[CanaryRow]:
         for name, mechanism, loss in (("Laplace, L1 clip", laplace, 0.0), ("Gaussian, L2 clip", gaussian, delta)):
             for mutant in (False, True):
                 made = replace(mechanism, noise_scale=mechanism.noise_scale / 2) if mutant else mechanism
-                finding = audit_by_runs(made, first, -first, trials, from_seed, loss)
+                finding = audit_by_runs(made, first, -first, trials, from_seed, loss, VERDICT_CONFIDENCE)
                 rows.append(CanaryRow(_named(name, mutant), source, "many runs", 1.0, finding, mutant))
     # One coordinate within 0.5 moves by 1: lambda = 1 claims 1 for it.
     coins = LaplaceMechanism(Clip(0.0, 0.0, coordinate_bound=0.5), 1.0, dense=True)
     for mutant in (False, True):
         made = replace(coins, noise_scale=0.5) if mutant else coins
-        finding = audit_by_coins(made, 5.0, _COINS * 16, _GUESSES * 16, None)
+        finding = audit_by_coins(made, 5.0, _COINS, _GUESSES, None, confidence=VERDICT_CONFIDENCE)
         name = _named("Laplace, clamp of coordinates", mutant)
         rows.append(CanaryRow(name, "operating system", "one run", 1.0, finding, mutant))
     own = _own_row(config, min(trials, 2000), seed)
@@ -197,7 +199,7 @@ def _own_row(config: RunConfig, trials: int, seed: int) -> CanaryRow | None:
         return None
     change = np.full((8, config.embedding_dim), 1e3, np.float32)
     delta = 0.0 if config.noise == "laplace" else DEFAULT_DELTA
-    finding = audit_by_runs(mechanism, change, -change, trials, seed, delta)
+    finding = audit_by_runs(mechanism, change, -change, trials, seed, delta, VERDICT_CONFIDENCE)
     return CanaryRow("as configured (a table of 8 items)", "seeded", "many runs", claim, finding, False)
 
 

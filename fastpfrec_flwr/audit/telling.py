@@ -75,7 +75,7 @@ def canary_table(found: list[CanaryRow]) -> Table:
         Column("mechanism", "left"), Column("randomness", "left"), Column("audit", "left"), Column("trials"),
         Column("claim"), Column("lower bound"), Column("ceiling"), Column("verdict", "left"),
     )  # fmt: skip
-    caption = "Epsilon that canaries prove a mechanism to have at least (95 % confidence), and the most that they could prove."
+    caption = "Epsilon that canaries prove a mechanism to have at least (99.99 % confidence), and the most that they could prove."
     return Table("canaries", "Canaries", caption, columns, rows)
 
 

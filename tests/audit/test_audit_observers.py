@@ -24,7 +24,8 @@ ITEMS, K = 500, 16
 
 
 def upload(generator, own, negatives=100, strength=1.0):
-    """A change as one local step makes it: own rows along the user's direction, many negatives a little against it."""
+    """A change as one local step makes it, and its table: own rows go along the user's direction, which the table's own rows
+    already share a little, and many negatives a little against it."""
     direction = generator.normal(size=K)
     direction /= np.linalg.norm(direction)
     change = np.zeros((ITEMS, K), np.float32)
@@ -32,7 +33,9 @@ def upload(generator, own, negatives=100, strength=1.0):
     others = np.setdiff1d(np.arange(ITEMS), own)
     drawn = generator.choice(others, negatives, replace=False)
     change[drawn] = -0.1 * strength * generator.uniform(0.5, 1, (negatives, 1)) * direction
-    return change
+    table = generator.normal(0, 0.1, (ITEMS, K))
+    table[own] += 0.1 * direction
+    return change, table.astype(np.float32)
 
 
 def truth_of(own):
@@ -87,19 +90,19 @@ def test_noise_alone_touches_hardly_anything(kind, draw):
 def test_items_are_read_off_an_upload(scale, least):
     generator = np.random.default_rng(2)
     own = generator.choice(ITEMS, 25, replace=False)
-    change = upload(generator, own) + generator.laplace(0, max(scale, 1e-12), (ITEMS, K)).astype(np.float32)
-    scores = interaction_scores(change)
+    change, table = upload(generator, own)
+    scores = interaction_scores(change + generator.laplace(0, max(scale, 1e-12), (ITEMS, K)).astype(np.float32), table)
     assert auc(scores, truth_of(own)) >= least
     assert precision_at_truth(scores, truth_of(own)) >= least - 0.1
 
 
-def test_scores_do_not_depend_on_size_or_on_which_way_the_user_points():
+def test_scores_depend_neither_on_size_nor_on_where_the_user_points():
     generator = np.random.default_rng(3)
-    change = upload(generator, np.arange(20))
-    scores = interaction_scores(change)
-    np.testing.assert_allclose(interaction_scores(change * np.float32(7)), scores, rtol=1e-4, atol=1e-5)
+    change, table = upload(generator, np.arange(20))
+    scores = interaction_scores(change, table)
+    np.testing.assert_allclose(interaction_scores(change * np.float32(7), table), scores, rtol=1e-4, atol=1e-5)
     turned = np.linalg.qr(generator.normal(size=(K, K)))[0].astype(np.float32)
-    np.testing.assert_allclose(interaction_scores(change @ turned), scores, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(interaction_scores(change @ turned, table @ turned), scores, rtol=1e-3, atol=1e-4)
     assert np.sqrt(np.mean(scores**2)) == pytest.approx(1)
 
 
@@ -109,10 +112,11 @@ def test_pure_noise_tells_nothing_and_more_uploads_tell_more():
     for _ in range(60):
         own = generator.choice(ITEMS, 25, replace=False)
         truth = truth_of(own)
-        blind.append(auc(interaction_scores(generator.normal(size=(ITEMS, K)).astype(np.float32)), truth))
+        uploads = [upload(generator, own) for _ in range(8)]
+        noise = generator.normal(0, 0.15, (9, ITEMS, K)).astype(np.float32)
+        blind.append(auc(interaction_scores(noise[8], uploads[0][1]), truth))
         noisy = [
-            interaction_scores(upload(generator, own) + generator.normal(0, 0.5, (ITEMS, K)).astype(np.float32))
-            for _ in range(8)
+            interaction_scores(change + each, table) for (change, table), each in zip(uploads, noise, strict=False)
         ]
         sums = over_uploads(noisy)
         one.append(auc(sums[0], truth))
@@ -122,7 +126,9 @@ def test_pure_noise_tells_nothing_and_more_uploads_tell_more():
 
 
 def test_an_empty_upload_scores_nothing():
-    np.testing.assert_array_equal(interaction_scores(np.zeros((5, 3), np.float32)), np.zeros(5))
+    np.testing.assert_array_equal(
+        interaction_scores(np.zeros((5, 3), np.float32), np.ones((5, 3), np.float32)), np.zeros(5)
+    )
 
 
 def test_what_is_popular_everywhere_is_no_surprise():
