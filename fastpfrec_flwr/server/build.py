@@ -12,6 +12,7 @@ from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAg
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
@@ -143,7 +144,8 @@ def build_strategy(
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
     roster = build_roster(config)
-    return FastPFRec(
+    make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
+    return make_rounds(
         config,
         around.tier(build_tier(config, threads, roster, around)),
         around.step(build_step(config, threads)),

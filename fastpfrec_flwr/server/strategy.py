@@ -192,6 +192,7 @@ class FastPFRec(Strategy):
                     self._threads,
                     self._config.upload_precision,
                     version,
+                    noise_kind=self._config.noise_kind,
                 )
             except RefusedError as error:
                 refused.append(str(error))

@@ -136,7 +136,7 @@ def products_with_others(
         first = last
     products = (n * dots - own) / (n - 1)
     total = float(squares.sum())
-    variance = 2.0 * mean.cover_scale**2
+    variance = mean.cover.unit_variance * mean.cover_scale**2
     missing = num_items * float(n) - float(mean.touched_by.sum())  # (client, row) pairs that nobody carried
     length = math.sqrt(total + k * variance * missing / n**2)
     if variance > 0:

@@ -79,7 +79,7 @@ class TrustedNodes:
 
     Attributes
     ----------
-    num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
+    num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     roster : who of the nodes is there, and which of them an upload goes to.
     cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
@@ -104,6 +104,7 @@ class TrustedNodes:
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                part.noise_kind,
             )
             for part in parts
         ]  # fmt: skip
@@ -129,6 +130,7 @@ class TrustedNodes:
             np.concatenate([part.squared for part in own]),
             np.concatenate([part.noise_mean for part in own]),
             np.concatenate([part.noise_sd for part in own]),
+            own[0].noise_kind,
         )
         verdict = self.check.examine(together)
         return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
