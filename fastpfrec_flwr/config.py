@@ -435,7 +435,7 @@ class RunConfig(BaseModel):
             ),
             (
                 self.attacked and (self.noise == "gaussian" or self.secure_sum),
-                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: the liars' own noise is Laplace, "
+                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: liars' own noise is Laplace, "
                 "and nobody sees single uploads there",
             ),
             (

@@ -62,7 +62,7 @@ def test_noise_that_clients_did_not_carry_is_still_there():
 class Honest:
     def collect(self, parts, num_items, server_round):
         means = [mean_of(), None, mean_of()]
-        return [NodeReport(i, 12, 2, mean is None, mean, 1.0) for i, mean in enumerate(means)]
+        return [NodeReport(i, 12, 2, mean is None, mean) for i, mean in enumerate(means)]
 
 
 def test_only_compromised_nodes_lie_and_from_the_asked_for_round_on():
