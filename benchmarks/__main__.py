@@ -225,20 +225,6 @@ def flwr(data_set: str = "ml-100k", data_dir: DataDir = "", rounds: int = 40, ou
     report("flwr", figures, output)
 
 
-def whole_tables(uploads: Any, num_items: int) -> Any:
-    """Simulated dense uploads as real devices send them: noise on every row."""
-    from fastpfrec_flwr.trusted_node.points import UploadPoints
-    from fastpfrec_flwr.trusted_node.uploads import Uploads
-
-    clients = uploads.num_clients
-    points = UploadPoints.gather([uploads], [np.arange(clients)], num_items, 1)
-    values = np.concatenate([points.table(j) for j in range(clients)])
-    rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
-    whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
-    squares = np.einsum("ij,ij->i", values, values, dtype=np.float64).reshape(clients, num_items).sum(axis=1)
-    return whole.with_squares(squares)
-
-
 @app.command()
 def compare(old: Path, new: Path) -> None:
     """Ratios of two files of figures, new over old, line by line where both speak of the same."""
@@ -251,6 +237,20 @@ def compare(old: Path, new: Path) -> None:
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+def whole_tables(uploads: Any, num_items: int) -> Any:
+    """Simulated dense uploads as real devices send them: noise on every row."""
+    from fastpfrec_flwr.trusted_node.points import UploadPoints
+    from fastpfrec_flwr.trusted_node.uploads import Uploads
+
+    clients = uploads.num_clients
+    points = UploadPoints.gather([uploads], [np.arange(clients)], num_items, 1)
+    values = np.concatenate([points.table(j) for j in range(clients)])
+    rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
+    whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
+    squares = np.einsum("ij,ij->i", values, values, dtype=np.float64).reshape(clients, num_items).sum(axis=1)
+    return whole.with_squares(squares)
 
 
 def resident_mb() -> float:

@@ -6,6 +6,7 @@ defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a te
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -113,11 +114,15 @@ class RunConfig(BaseModel):
     row_clip: NonNegative
     clip_norm: NonNegative
     clip_kind: Literal["l2", "l1"]
-    noise: Literal["laplace", "none"]
+    coordinate_clip: NonNegative
+    noise: Literal["laplace", "gaussian", "none"]
     noise_scale: NonNegative
+    noise_placement: Literal["client", "distributed"]
+    dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
     upload: Literal["dense", "sparse"]
     upload_precision: Literal["float32", "float16"]
     epsilon_budget: NonNegative
+    secure_sum: bool
 
     # trusted nodes
     tier: Literal["trusted-nodes", "direct"]
@@ -181,8 +186,8 @@ class RunConfig(BaseModel):
                 f"noise-scale must be 0.0 with noise = 'none', got {self.noise_scale}",
             ),
             (
-                self.noise == "laplace" and self.noise_scale == 0,
-                "noise-scale must be > 0 with noise = 'laplace', got 0.0; for no noise set noise = 'none'",
+                self.noise != "none" and self.noise_scale == 0,
+                f"noise-scale must be > 0 with noise = '{self.noise}', got 0.0; for no noise set noise = 'none'",
             ),
             (
                 self.loss == "ccl" and self.negatives != "shared",
@@ -231,10 +236,11 @@ class RunConfig(BaseModel):
                 "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
             ),
         ]
+        rules += self._secure_rules()
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
-        rules += self._attack_rules()
         rules += self._node_rules()
         rules += self._model_rules()
+        rules += self._attack_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -247,8 +253,19 @@ class RunConfig(BaseModel):
 
     def _privacy_rules(self) -> list[tuple[bool, str]]:
         """What a finite epsilon needs."""
-        bounded = self.noise != "none" and self.upload == "dense" and (self.clip_norm > 0 or self.row_clip > 0)
+        clipped = self.clip_norm > 0 or self.row_clip > 0 or self.coordinate_clip > 0
+        bounded = self.noise == "laplace" and self.upload == "dense" and clipped
         return [
+            (
+                self.noise_placement == "distributed" and self.noise != "gaussian",
+                f"noise must be 'gaussian' with noise-placement = 'distributed', got {self.noise!r}: shares of Gaussian noise add "
+                "up to Gaussian noise however many arrive, those of Laplace noise only if exactly the expected ones do",
+            ),
+            (
+                self.noise_placement == "distributed" and self.upload != "dense",
+                "upload must be 'dense' with noise-placement = 'distributed', got 'sparse': rows that few clients send would "
+                "carry few shares",
+            ),
             (
                 self.perturbation == "randomised-response" and self.keep_prob <= self.perturbation_prob,
                 f"keep-prob must be > perturbation-prob ({self.perturbation_prob}) with perturbation = 'randomised-response', "
@@ -257,7 +274,37 @@ class RunConfig(BaseModel):
             (
                 self.epsilon_budget > 0 and not bounded,
                 "epsilon-budget must be 0.0 where nothing bounds an upload's epsilon, "
-                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm or row-clip",
+                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm, row-clip or coordinate-clip",
+            ),
+        ]
+
+    def _secure_rules(self) -> list[tuple[bool, str]]:
+        """What a sum leaves possible of which nobody sees the parts."""
+        if not self.secure_sum:
+            return []
+        needs: list[tuple[str, object]] = [
+            ("strategy", "fastpfrec"),
+            ("tier", "trusted-nodes"),
+            ("check", "none"),
+            ("node_aggregator", "mean"),
+            ("upload", "dense"),
+            ("upload_precision", "float32"),
+            ("epsilon_budget", 0.0),
+        ]
+        rules = [
+            (
+                getattr(self, name) != value,
+                f"{_kebab(name)} must be {value!r} with secure-sum = true, got {getattr(self, name)!r}: nobody sees single "
+                "uploads, so whole tables are added up as they are; checks across nodes remain",
+            )
+            for name, value in needs
+        ]
+        return [
+            *rules,
+            (
+                self.clients_per_round // self.num_trusted_nodes < 3,
+                f"clients-per-round must be at least 3 times num-trusted-nodes ({self.num_trusted_nodes}) with secure-sum = true, "
+                f"got {self.clients_per_round}: a sum of two hides nothing from either",
             ),
         ]
 
@@ -344,31 +391,6 @@ class RunConfig(BaseModel):
             ),
         ]
 
-    def _attack_rules(self) -> list[tuple[bool, str]]:
-        """What an attack needs to be what it is called."""
-        return [
-            (
-                self.attacked and self.counted,
-                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
-            ),
-            (
-                self.compromised_nodes > self.num_trusted_nodes,
-                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
-            ),
-            (
-                self.compromised_nodes > 0 and self.node_attack == "none",
-                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
-            ),
-            (
-                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
-                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
-            ),
-            (
-                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
-                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
-            ),
-        ]
-
     def _model_rules(self) -> list[tuple[bool, str]]:
         """What belongs to FastPFRec alone: another model would not read it."""
         if self.model not in BASELINES:
@@ -399,6 +421,36 @@ class RunConfig(BaseModel):
             ]
         return rules
 
+    def _attack_rules(self) -> list[tuple[bool, str]]:
+        """What an attack needs to be what it is called."""
+        return [
+            (
+                self.attacked and self.counted,
+                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
+            ),
+            (
+                self.attacked and (self.noise == "gaussian" or self.secure_sum),
+                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: liars' own noise is Laplace, "
+                "and nobody sees single uploads there",
+            ),
+            (
+                self.compromised_nodes > self.num_trusted_nodes,
+                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
+            ),
+            (
+                self.compromised_nodes > 0 and self.node_attack == "none",
+                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
+            ),
+            (
+                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
+            ),
+            (
+                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
+            ),
+        ]
+
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
@@ -424,9 +476,27 @@ class RunConfig(BaseModel):
         return self.embedding_dim + self.counted
 
     @property
+    def noise_kind(self) -> str:
+        """Law of the noise, `laplace` or `gaussian`; without noise the former, of scale 0."""
+        return "gaussian" if self.noise == "gaussian" else "laplace"
+
+    @property
+    def clients_per_sum(self) -> float:
+        """Clients whose noises are added up where it is distributed: those of a round, shared out evenly among the nodes."""
+        apart = self.strategy == "fastpfrec" and self.tier == "trusted-nodes"
+        return self.clients_per_round / (self.num_trusted_nodes if apart else 1)
+
+    @property
     def effective_noise_scale(self) -> float:
-        """Laplace scale lambda of what leaves a client, 0 without noise."""
-        return self.noise_scale if self.noise == "laplace" else 0.0
+        """Scale of the noise that leaves a client: lambda or sigma, 0 without noise.
+
+        Distributed, it is a share sigma / sqrt((1 - f) n): the shares of (1 - f) n clients, or of more, add up to at least sigma.
+        """
+        if self.noise == "none":
+            return 0.0
+        if self.noise_placement == "client":
+            return self.noise_scale
+        return self.noise_scale / math.sqrt((1.0 - self.dropout_fraction) * self.clients_per_sum)
 
 
 def parse_run_config(values: Mapping[str, Any]) -> RunConfig:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.randomness import derive_generator, stream_key, user_stream_keys
+from fastpfrec_flwr.server.strategy import simulated_assignment_key, with_key
 from fastpfrec_flwr.trusted_node.roster import assign_nodes
 
 PHASES = ("train", "refit")
@@ -58,13 +59,15 @@ def gather_in(nonces: NDArray[np.uint64], num_nodes: int, node: int) -> NDArray[
 
 
 def liars_of_round(config: RunConfig, users: NDArray[np.int64], server_round: int) -> NDArray[np.uint64]:
-    """Nonces under which lying users' uploads could reach the nodes in a round, of either phase: what the notes compare with."""
+    """Nonces of lying users as they reach the trusted nodes in a round, of either phase: what the measurement compares with."""
     if not active(config, server_round) or len(users) == 0:
         return np.empty(0, np.uint64)
-    found = []
-    for phase in PHASES:
-        nonces = sent_nonces(config, honest_nonces(config, users, phase, server_round))
-        if config.secret_assignment:  # the server mixes its key into them (`server.strategy`); liars do not know it
-            nonces = user_stream_keys(stream_key(config.seed, "assignment", phase, server_round), nonces.view(np.int64))
-        found.append(nonces)
-    return np.concatenate(found)
+    return np.concatenate(
+        [
+            with_key(
+                sent_nonces(config, honest_nonces(config, users, phase, server_round)),
+                simulated_assignment_key(config, phase, server_round),
+            )
+            for phase in PHASES
+        ]
+    )

@@ -19,6 +19,7 @@ from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
 from fastpfrec_flwr.client.build import build_client, build_device, node_class
 from fastpfrec_flwr.client.node import Node, merged_rows
+from fastpfrec_flwr.client.secure import SecureRound
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
@@ -27,7 +28,7 @@ from fastpfrec_flwr.data.preparation import split_settings as split_settings
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import APP, source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
-from fastpfrec_flwr.messages import Description, Order, RefusedError
+from fastpfrec_flwr.messages import Description, Order, RefusedError, secure
 from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.recommend.keeping import keep_model
@@ -37,6 +38,9 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
 
 # A process of the simulation serves many SuperNodes in turn; what they opened is kept for their next turn.
 OPEN_AT_ONCE = 128
+
+# Where a SuperNode keeps a secure sum that is under way.
+KEPT = "secure-sum"
 
 app = ClientApp()
 
@@ -134,6 +138,66 @@ def evaluate(message: Message, context: Context) -> Message:
     return _reply(message, context, answer)
 
 
+@app.train("hello")
+def secure_hello(message: Message, context: Context) -> Message:
+    """Begin a secure sum: this round's clients and their public keys."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        begun = SecureRound.of(node_of(config, order, place), order)
+        _keep(context, begun, order)
+        return secure.encode_hellos(begun.hellos())
+
+    return _reply(message, context, answer)
+
+
+@app.train("share")
+def secure_share(message: Message, context: Context) -> Message:
+    """Seal shares for the other members of each client's group."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        kept = _kept(context, order)
+        sealed = kept.share(secure.decode_groups(message.content), config.dropout_fraction)
+        _keep(context, kept, order)
+        return secure.encode_parcels(sealed, "sealed")
+
+    return _reply(message, context, answer)
+
+
+@app.train("mask")
+def secure_mask(message: Message, context: Context) -> Message:
+    """Train this round's clients and upload behind masks."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        table, _ = messages.decode_train(message.content, config.embedding_dim)
+        kept = _kept(context, order)
+        sealed = secure.parcels_in(message.content, "sealed", secure.SEALED)
+        uploads, report = kept.mask(node_of(config, order, place), table, order, sealed)
+        _keep(context, kept, order)
+        return secure.encode_masked(uploads, report)
+
+    return _reply(message, context, answer)
+
+
+@app.train("reveal")
+def secure_reveal(message: Message, context: Context) -> Message:
+    """Give what opens the sum, and forget the keys."""
+
+    def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        opened = _kept(context, order).reveal(secure.decode_reveal_request(message.content))
+        del context.state[KEPT]
+        return secure.encode_parcels(opened, "opened")
+
+    return _reply(message, context, answer)
+
+
+def _keep(context: Context, kept: SecureRound, order: Order) -> None:
+    context.state[KEPT] = secure.encode_kept(kept.to_text(), order.server_round, order.phase)
+
+
+def _kept(context: Context, order: Order) -> SecureRound:
+    return SecureRound.from_text(secure.decode_kept(context.state.get(KEPT), order.server_round, order.phase))
+
+
 def _reply(message: Message, context: Context, answer) -> Message:  # type: ignore[no-untyped-def]
     """Answer a message; what can be foreseen comes back as a refusal with its reason, not as a traceback."""
     keep_freed_memory()
@@ -152,6 +216,7 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
 
 
 def place_of(context: Context, config: RunConfig) -> Place:
+    """Which users this SuperNode holds and where."""
     """Where the SuperNode of this context stands."""
     node = context.node_config
     deployed = "partition-id" not in node

@@ -14,19 +14,29 @@ from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.named import load_model
-from fastpfrec_flwr.privacy.mechanism import Clip, HalfPrecision, LaplaceMechanism, Mechanism, NoNoise, SendsNothing
+from fastpfrec_flwr.privacy.mechanism import (
+    Clip,
+    GaussianMechanism,
+    HalfPrecision,
+    LaplaceMechanism,
+    Mechanism,
+    NoNoise,
+    SendsNothing,
+)
 
 
 def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
     """The privacy mechanism that the configuration asks for, and with it the form of the upload."""
     if config.model == "local-only":
         return SendsNothing()
-    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted)
-    mechanism: Mechanism = (
-        NoNoise(clip)
-        if config.noise == "none"
-        else LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
-    )
+    clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted, config.coordinate_clip)
+    scale, dense = config.effective_noise_scale, config.upload == "dense"
+    mechanisms: dict[str, Mechanism] = {
+        "none": NoNoise(clip),
+        "laplace": LaplaceMechanism(clip, scale, dense, threads, config.secure_sum),
+        "gaussian": GaussianMechanism(clip, scale, dense, threads, config.secure_sum),
+    }
+    mechanism = mechanisms[config.noise]
     return HalfPrecision(mechanism) if config.upload_precision == "float16" else mechanism
 
 

@@ -72,16 +72,24 @@ class Node:
         """How its users and items are encoded."""
         return build_encoder(self.config)
 
-    def train(self, table: NDArray[np.float32], order: Order) -> tuple[PrivatizedUploads, TrainReport]:
+    def drawn(self, order: Order) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+        """Places in the shard of the users that can train this round, and their nonces: for who must name them before."""
+        positions = self._positions(order)
+        positions = positions[can_train(self._graphs(self._history(order.phase), positions, order.phase))]
+        return positions, self._keys("nonce", order, self.shard.users[positions])
+
+    def train(
+        self, table: NDArray[np.float32], order: Order, positions: NDArray[np.int64] | None = None
+    ) -> tuple[PrivatizedUploads, TrainReport]:
         """Train this round's users and make their uploads private; their state moves on when the uploads are ready.
 
         Parameters
         ----------
-        table : (items, k).
+        table : (items, k). positions : of the users, where `drawn` has named them already.
         """
         if order.restore:
             self.state.restore(order.restore, keep_spent=self.secret is not None)
-        drawn = self._positions(order)
+        drawn = self._positions(order) if positions is None else positions
         history = self._history(order.phase)
         graphs = self._graphs(history, drawn, order.phase)
         able = can_train(graphs)
@@ -221,10 +229,7 @@ class Node:
         ----------
         table, users, private : as for `local_updates`. history : the users' true items. bias : (items,) or None.
         """
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-
+        vectors = self._ranking_vectors(table, history, private)
         choices = table[: self.shard.num_choices]
         of_choices = None if bias is None else bias[: self.shard.num_choices]
 

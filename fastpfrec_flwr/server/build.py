@@ -12,6 +12,7 @@ from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAg
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
@@ -104,11 +105,19 @@ class Around:
     roster: Callable[[Roster], Roster] = _as_it_is
 
 
-def build_tier(config: RunConfig, threads: int, roster: Roster = AllThere(), around: Around = Around()) -> Tier:  # noqa: B008
+def build_tier(
+    config: RunConfig,
+    threads: int,
+    roster: Roster = AllThere(),  # noqa: B008 - frozen and without state
+    around: Around = Around(),
+) -> Tier:
     """The tier between clients and server."""
     aggregator = around.node_aggregator(build_node_aggregator(config))
     if config.tier == "direct":
         return DirectTier(config.seed, aggregator)
+    # The paper's rule is the paper's, and no check is none: what goes beyond goes with our own checks.
+    ours = config.check in ("clients", "absolute")
+    aligned = ours and config.alignment_z_threshold > 0
     return TrustedNodes(
         config.num_trusted_nodes,
         build_check(config),
@@ -118,9 +127,9 @@ def build_tier(config: RunConfig, threads: int, roster: Roster = AllThere(), aro
         config.embedding_dim,
         aggregator,
         roster,
-        AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
+        AlignmentCheck(config.alignment_z_threshold) if aligned else NoCrossCheck(),
         config.outlier_ratio_threshold,
-        config.row_clip if config.check in ("clients", "absolute") else 0.0,
+        config.row_clip if ours else 0.0,
         config.node_aggregator == "mean",
     )
 
@@ -141,7 +150,8 @@ def build_strategy(
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
     roster = around.roster(build_roster(config))
-    return FastPFRec(
+    make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
+    return make_rounds(
         config,
         around.tier(build_tier(config, threads, roster, around)),
         around.step(build_step(config, threads)),

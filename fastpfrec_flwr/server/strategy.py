@@ -192,6 +192,7 @@ class FastPFRec(Strategy):
                     self._threads,
                     self._config.upload_precision,
                     version,
+                    noise_kind=self._config.noise_kind,
                 )
             except RefusedError as error:
                 refused.append(str(error))
@@ -222,9 +223,7 @@ class FastPFRec(Strategy):
         """
         if self._nodes.deployed:
             return secrets.randbits(64)
-        if self._config.secret_assignment:
-            return stream_key(self._config.seed, "assignment", self._phase, server_round)
-        return None
+        return simulated_assignment_key(self._config, self._phase, server_round)
 
     @property
     def _cover_scale(self) -> float:
@@ -391,9 +390,18 @@ class FastPFRec(Strategy):
         return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
 
 
+def simulated_assignment_key(config: RunConfig, phase: str, server_round: int) -> int | None:
+    """In a simulation the key of a round comes from the seed; None where nonces are left as they are."""
+    return stream_key(config.seed, "assignment", phase, server_round) if config.secret_assignment else None
+
+
+def with_key(nonces: NDArray[np.uint64], key: int | None) -> NDArray[np.uint64]:
+    """(clients,) nonces with a key mixed in: a bijection, so different ones stay different."""
+    return nonces if key is None else user_stream_keys(key, nonces.view(np.int64))
+
+
 def _with_key(uploads: Uploads, key: int | None) -> Uploads:
-    """The uploads with a key mixed into their nonces: a bijection, so different ones stay different."""
     if key is None:
         return uploads
-    mixed = replace(uploads, nonces=user_stream_keys(key, uploads.nonces.view(np.int64)))
+    mixed = replace(uploads, nonces=with_key(uploads.nonces, key))
     return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)

@@ -30,10 +30,8 @@ from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.named import build_layout
-from fastpfrec_flwr.privacy.exposure import build_ledger
-from fastpfrec_flwr.privacy.ledger import laplace_upload
+from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting
-from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
@@ -522,15 +520,13 @@ class Training:
 
     def _privacy(self) -> dict[str, Any]:
         config = self._config
-        guarantee = laplace_upload(
-            config.effective_noise_scale, config.row_clip, config.clip_norm, config.clip_kind == "l1",
-            self._rows, config.embedding_dim, config.upload == "dense", COUNT_UNIT if config.counted else 0.0,
-        )  # fmt: skip
+        guarantee = one_upload(config, self._rows)
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
         return {
             "adjacency": "replace one client's whole data",
             "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
+            "delta_per_upload": guarantee.delta,
             "reason": guarantee.reason,
             "noise": f"{config.noise}, scale {config.effective_noise_scale}",
             "randomness": "operating system" if self._facts["deployed"] else "seeded (simulation)",
@@ -547,7 +543,10 @@ class Training:
         privacy = self._privacy()
         epsilon = privacy["epsilon_per_upload"]
         shown = epsilon if isinstance(epsilon, str) else f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.3g}"
-        return f"privacy: this configuration gives epsilon = {shown} per upload, delta = 0 ({privacy['reason']})"
+        return (
+            f"privacy: this configuration gives epsilon = {shown} per upload, delta = {privacy['delta_per_upload']:g} "
+            f"({privacy['reason']}); randomness of the noise: {privacy['randomness']}"
+        )
 
     def _say(self, line: str) -> None:
         if self._folder is not None:

@@ -93,7 +93,8 @@ class AlignmentCheck:
             alignments = products / sizes
             found.append(alignments)
             # What the noise on an upload does to its product with the others' mean.
-            resolutions.append(noise_scale * math.sqrt(2.0) * length / float(np.median(sizes)))
+            deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
+            resolutions.append(deviation * length / float(np.median(sizes)))
             if len(alignments) >= _FEWEST or len(nodes) == 1:
                 middles.append(float(np.median(alignments)))
                 spreads.append(float(np.median(np.abs(alignments - middles[-1]))))
@@ -112,7 +113,8 @@ def merged(means: Sequence[NodeMean], num_items: int, columns: int) -> NodeMean:
         total[mean.rows] += mean.values[:, :columns].astype(np.float64) * mean.clients
         touched[mean.rows] += mean.touched_by
     rows = np.arange(num_items, dtype=np.int32)
-    return NodeMean(clients, rows, (total / clients).astype(np.float32), touched, means[0].cover_scale)
+    first = means[0]
+    return NodeMean(clients, rows, (total / clients).astype(np.float32), touched, first.cover_scale, first.noise_kind)
 
 
 def products_with_others(
@@ -151,7 +153,7 @@ def products_with_others(
         first = last
     products = (n * dots - own) / (n - 1)
     total = float(squares.sum())
-    variance = 2.0 * mean.cover_scale**2
+    variance = mean.cover.unit_variance * mean.cover_scale**2
     missing = num_items * float(n) - float(mean.touched_by.sum())  # (client, row) pairs that nobody carried
     length = math.sqrt(total + k * variance * missing / n**2)
     if variance > 0:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 
 # 0.6745 is the upper quartile of the standard normal: it makes MAD / 0.6745 estimate the standard deviation.
 NORMAL_QUARTILE = 0.6745
@@ -34,19 +35,21 @@ class Distances:
     Attributes
     ----------
     squared : (clients,) ||Theta' - E||^2, noise included.
-    noise_mean, noise_sd : (clients,) expectation 2 lambda^2 m and standard deviation sqrt(20 lambda^4 m) of the squared norm
-        of Laplace noise on the m coordinates that carry it.
+    noise_mean, noise_sd : (clients,) expectation and standard deviation of the squared norm of the noise on the m coordinates
+        that carry it: 2 lambda^2 m and sqrt(20 lambda^4 m) for Laplace, sigma^2 m and sqrt(2 sigma^4 m) for Gaussian noise.
+    noise_kind : its law, see `privacy.laws`.
     row_beyond : (clients,) whether a row of the upload exceeds what the clip of rows allows; None where nobody looked.
     """
 
     squared: NDArray[np.float64]
     noise_mean: NDArray[np.float64]
     noise_sd: NDArray[np.float64]
+    noise_kind: str = LAPLACE
     row_beyond: NDArray[np.bool_] | None = None
 
     @property
     def corrected(self) -> NDArray[np.float64]:
-        """(clients,) sqrt(max(d^2 - 2 lambda^2 m, 0)): the size of the change without its noise."""
+        """(clients,) sqrt(max(d^2 - noise_mean, 0)): the size of the change without its noise."""
         return np.sqrt(np.maximum(self.squared - self.noise_mean, 0.0))
 
     @property
@@ -57,16 +60,17 @@ class Distances:
     def of(self, members: NDArray[np.int64]) -> Distances:
         """The distances of some clients."""
         rows = None if self.row_beyond is None else self.row_beyond[members]
-        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], rows)
+        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], self.noise_kind, rows)
 
     @staticmethod
     def joined(parts: Sequence[Distances]) -> Distances:
-        """Those of several messages, one after the other; all of them have looked at rows, or none."""
+        """Those of several messages (at least one), one after the other; all of them have looked at rows, or none."""
         rows = [part.row_beyond for part in parts if part.row_beyond is not None]
         return Distances(
             np.concatenate([part.squared for part in parts]),
             np.concatenate([part.noise_mean for part in parts]),
             np.concatenate([part.noise_sd for part in parts]),
+            parts[0].noise_kind,
             np.concatenate(rows) if rows else None,
         )
 
@@ -122,22 +126,25 @@ def upload_distances(
     threads: int = 1,
     columns: int | None = None,
     squares: NDArray[np.float64] | None = None,
+    noise_kind: str = LAPLACE,
     row_clip: float = 0.0,
 ) -> Distances:
     """Distance of each upload to the current table.
 
     The squared norm of cover noise over m coordinates, which a simulated dense upload does not carry, is drawn from its
-    limit: normal with mean 2 lambda^2 m and variance 20 lambda^4 m.
+    limit: normal with mean m Var x and variance m Var x^2 (2 lambda^2 m and 20 lambda^4 m for Laplace noise).
 
     Parameters
     ----------
     values, pointer : uploads end to end, Theta' - E.
-    noise_scale : lambda of the noise that the values carry. cover_scale : lambda of the noise not yet drawn, or 0.
+    noise_scale : scale of the noise that the values carry. cover_scale : scale of the noise not yet drawn, or 0.
     columns : columns of the table; the distance is over these. None is all of them.
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
     squares : (clients,) squared norms over all columns, if known; they are taken where the distance is over all of them.
+    noise_kind : law of both noises.
     row_clip : L2 bound of an honest row's change, whose excess is looked for; 0 looks for none.
     """
+    law = NoiseLaw(noise_kind, 1.0)
     k = values.shape[1] if columns is None else columns
     known = squares is not None and k == values.shape[1]
     squared = squares.copy() if squares is not None and known else np.empty(len(pointer) - 1)
@@ -152,30 +159,32 @@ def upload_distances(
     if cover_scale > 0:
         normals = np.empty(len(squared), np.float64)
         first_normals(keys, normals)
-        cover = cover_scale**2 * (2.0 * covered + np.sqrt(20.0 * covered) * normals)
+        cover = cover_scale**2 * (law.unit_variance * covered + np.sqrt(law.unit_square_variance * covered) * normals)
         squared += np.maximum(cover, 0.0)
-    noise_mean = 2.0 * (noise_scale**2 * carried + cover_scale**2 * covered)
-    noise_sd = np.sqrt(20.0 * (noise_scale**4 * carried + cover_scale**4 * covered))
+    noise_mean = law.unit_variance * (noise_scale**2 * carried + cover_scale**2 * covered)
+    noise_sd = np.sqrt(law.unit_square_variance * (noise_scale**4 * carried + cover_scale**4 * covered))
     beyond = None
     if row_clip > 0:
         beyond = np.zeros(len(squared), np.bool_)
-        bound = row_bound(row_clip, noise_scale, k)
+        bound = row_bound(row_clip, NoiseLaw(noise_kind, noise_scale), k)
 
         def look(first: int) -> None:
             last = min(first + _CLIENTS_PER_TASK, len(squared))
             _rows_beyond(values, pointer, k, bound, first, last, beyond)
 
         in_parallel(look, range(0, len(squared), _CLIENTS_PER_TASK), threads)
-    return Distances(squared, noise_mean, noise_sd, beyond)
+    return Distances(squared, noise_mean, noise_sd, noise_kind, beyond)
 
 
-def row_bound(row_clip: float, noise_scale: float, k: int) -> float:
-    """Squared norm that a row of an honest upload stays below: R^2 + 2 lambda^2 k + 10 sqrt(20 lambda^4 k + 8 lambda^2 R^2).
+def row_bound(row_clip: float, law: NoiseLaw, k: int) -> float:
+    """Squared norm that a row of an honest upload stays below: R^2 + E||noise||^2 + 10 sd, for Laplace noise
+    R^2 + 2 lambda^2 k + 10 sqrt(20 lambda^4 k + 8 lambda^2 R^2).
 
     Ten standard deviations, because a round has tens of thousands of rows and Laplace noise long tails; they give a liar 10 %.
     """
-    spread = math.sqrt(20.0 * noise_scale**4 * k + 8.0 * noise_scale**2 * row_clip**2)
-    return row_clip**2 * (1 + 1e-3) + 2.0 * noise_scale**2 * k + ROW_MARGIN * spread
+    variance = law.unit_variance * law.scale**2
+    spread = math.sqrt(law.unit_square_variance * law.scale**4 * k + 4.0 * variance * row_clip**2)
+    return row_clip**2 * (1 + 1e-3) + variance * k + ROW_MARGIN * spread
 
 
 def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> NDArray[np.float64]:
@@ -289,14 +298,16 @@ class AbsoluteCheck:
 
 
 def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
-    """Whether d^2 > 2 lambda^2 m + S^2 + 4 sd: more than an upload clipped to L2 norm S can reach with its noise.
+    """Whether d^2 > E |noise|^2 + S^2 + 4 sd: more than an upload clipped to L2 norm S can reach with its noise.
 
-    The variance of d^2 is that of the noise's squared norm, 20 lambda^4 m, plus that of the cross term 2 <change, noise>,
-    which is 8 lambda^2 S^2.
+    The variance of d^2 is that of the noise's squared norm (20 lambda^4 m for Laplace) plus that of the cross term
+    2 <change, noise>, which is 4 Var x S^2 (8 lambda^2 S^2).
     """
+    law = NoiseLaw(distances.noise_kind, 1.0)
     # lambda^2 from the two moments: 20 lambda^4 m / (10 * 2 lambda^2 m) = lambda^2; 0 where there is no noise.
-    scale_squared = distances.noise_sd**2 / np.maximum(10.0 * distances.noise_mean, 1e-300)
-    spread = np.sqrt(distances.noise_sd**2 + 8.0 * scale_squared * clip_norm**2)
+    ratio = law.unit_square_variance / law.unit_variance
+    scale_squared = distances.noise_sd**2 / np.maximum(ratio * distances.noise_mean, 1e-300)
+    spread = np.sqrt(distances.noise_sd**2 + 4.0 * law.unit_variance * scale_squared * clip_norm**2)
     # The grid's rounding may add a little to a clipped upload.
     bound = distances.noise_mean + clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
     flags: NDArray[np.bool_] = distances.squared > bound

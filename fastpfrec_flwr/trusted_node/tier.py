@@ -53,17 +53,24 @@ class Tier(Protocol):
 
 @dataclass(frozen=True)
 class _Judged:
-    """What a node's check left: of each part the clients that are `kept`, and their distances."""
+    """A node after its check: of each part the `members` it received, and who of them is out ((clients,) over all parts)."""
 
     node: int
-    clients: int
-    kept: list[NDArray[np.int64]]
-    node_isolated: bool
+    members: list[NDArray[np.int64]]
     distances: Distances
+    out: NDArray[np.bool_]
+    isolated: bool
+    mean: NodeMean | None = None
 
     @property
-    def left(self) -> int:
-        return sum(len(chosen) for chosen in self.kept)
+    def kept(self) -> list[NDArray[np.int64]]:
+        """Of each part those members who are not out."""
+        bounds = np.cumsum([0, *(len(chosen) for chosen in self.members)])
+        return [chosen[~self.out[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(self.members)]
+
+    def report(self) -> NodeReport:
+        """What the server learns."""
+        return NodeReport(self.node, len(self.out), int(self.out.sum()), self.isolated, self.mean)
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class TrustedNodes:
 
     Attributes
     ----------
-    num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
+    num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     roster : who of the nodes is there, and which of them an upload goes to.
     cross_check : compares the clients that `check` left with each other. plain_means : whether the aggregator is the plain mean,
@@ -101,6 +108,7 @@ class TrustedNodes:
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                part.noise_kind,
                 self.row_clip,
             )
             for part in parts
@@ -114,76 +122,51 @@ class TrustedNodes:
             if any(len(chosen) for chosen in members)
         ]
         cover_key = stream_key(self.seed, "cover-rows", server_round)
-        cross_key = stream_key(self.seed, "cover-products", server_round)
-        means: list[NodeMean | None] = [None] * len(judged)
 
         def run(place: int) -> None:
-            if judged[place].left:
-                means[place] = self.aggregator.aggregate(parts, judged[place].kept, num_items, cover_key)
+            node = judged[place]
+            if not node.out.all():
+                mean = self.aggregator.aggregate(parts, node.kept, num_items, cover_key)
+                judged[place] = replace(node, mean=mean)
 
         with one_thread_products():  # some aggregators call a BLAS
             in_parallel(run, range(len(judged)), self.threads)
-            changed = self._compare(judged, parts, means, num_items, cross_key)
-            for place in changed:
-                means[place] = None
-            in_parallel(run, changed, self.threads)
-        return [
-            NodeReport(each.node, each.clients, each.clients - each.left, each.node_isolated, mean)
-            for each, mean in zip(judged, means, strict=True)
-        ]
+            if not isinstance(self.cross_check, NoCrossCheck):
+                in_parallel(run, self._compare(judged, parts, num_items, server_round), self.threads)
+        return [each.report() for each in judged]
 
     def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
-        own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
-        together = Distances.joined(own)
+        together = Distances.joined([part.of(chosen) for part, chosen in zip(distances, members, strict=True)])
         verdict = self.check.examine(together)
-        return _Judged(
-            node,
-            len(together.squared),
-            _left(members, verdict.outliers),
-            verdict.node_isolated,
-            together.of(np.flatnonzero(~verdict.outliers)),
-        )
+        return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
 
-    def _compare(
-        self,
-        judged: list[_Judged],
-        parts: list[Uploads],
-        means: list[NodeMean | None],
-        num_items: int,
-        cross_key: int,
-    ) -> list[int]:
-        """Compare all clients that are left with each other; places in `judged` of the nodes that keep fewer now."""
-        there = [place for place, mean in enumerate(means) if mean is not None]
-        if isinstance(self.cross_check, NoCrossCheck) or not there:
+    def _compare(self, judged: list[_Judged], parts: list[Uploads], num_items: int, server_round: int) -> list[int]:
+        """Compare all clients that are left with each other; places in `judged` of the nodes that keep fewer now, without means."""
+        there = [place for place, node in enumerate(judged) if node.mean is not None]
+        if not there:
             return []
-        nodes = []
-        for place in there:
-            each, mean = judged[place], means[place]
-            assert mean is not None
-            nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, each.kept, strict=True)])
-            normals = np.empty(len(nonces))
-            first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
-            if not self.plain_means:
-                mean = node_mean(parts, each.kept, num_items)
-            nodes.append(Candidates(each.kept, mean, each.distances, normals))
+        cross_key = stream_key(self.seed, "cover-products", server_round)
         columns = parts[0].values.shape[1] if self.columns is None else self.columns
+        brought = [self._candidates(judged[place], parts, num_items, cross_key) for place in there]
+        found = self.cross_check.examine(parts, brought, num_items, self.noise_scale, columns)
         changed = []
-        for place, out in zip(
-            there, self.cross_check.examine(parts, nodes, num_items, self.noise_scale, columns), strict=True
-        ):
-            if out.any():
-                each = judged[place]
-                gone = each.clients - each.left + int(out.sum())
-                isolated = gone > self.outlier_ratio * each.clients
-                judged[place] = replace(each, kept=_left(each.kept, out | isolated), node_isolated=isolated)
+        for place, pulling in zip(there, found, strict=True):
+            if pulling.any():
+                out = judged[place].out.copy()
+                out[~out] = pulling
+                isolated = bool(out.mean() > self.outlier_ratio)
+                judged[place] = replace(judged[place], out=out | isolated, isolated=isolated, mean=None)
                 changed.append(place)
         return changed
 
-
-def _left(members: list[NDArray[np.int64]], out: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-    """Of each part those members who are not out; `out` goes over all parts."""
-    bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
-    return [chosen[~out[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
+    def _candidates(self, node: _Judged, parts: list[Uploads], num_items: int, cross_key: int) -> Candidates:
+        kept = node.kept
+        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+        normals = np.empty(len(nonces))
+        first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+        assert node.mean is not None
+        mean = node.mean if self.plain_means else node_mean(parts, kept, num_items)
+        return Candidates(kept, mean, node.distances.of(np.flatnonzero(~node.out)), normals)
 
 
 @dataclass(frozen=True)
