@@ -149,15 +149,23 @@ class Failures:
 
     def down(self, server_round: int) -> frozenset[int]:
         """Nodes that are not there at the end of a round (from 1)."""
-        if server_round < 1:
+        return self._gone(server_round, server_round)
+
+    def away(self, server_round: int) -> frozenset[int]:
+        """Nodes that are not there from its beginning, because they failed in an earlier round."""
+        return self._gone(server_round, server_round - 1)
+
+    def _gone(self, server_round: int, newest: int) -> frozenset[int]:
+        """Nodes that a failure up to round `newest` keeps out of a round."""
+        if newest < 1:
             return frozenset()
         gone: set[int] = set()
-        if self.fixed and self.start <= server_round and (not self.rounds or server_round < self.start + self.rounds):
+        if self.fixed and self.start <= newest and (not self.rounds or server_round < self.start + self.rounds):
             order = derive_generator(self.seed, "failed-nodes").permutation(self.num_nodes)
             gone.update(order[: self.fixed].tolist())
         if self.probability > 0:
             first = max(server_round - self.rounds + 1, 1) if self.rounds else 1
-            rounds = np.arange(first, server_round + 1, dtype=np.int64)
+            rounds = np.arange(first, newest + 1, dtype=np.int64)
             for node in range(self.num_nodes):
                 # The upper 53 bits as a number in [0, 1).
                 draws = user_stream_keys(stream_key(self.seed, "node-failure", node), rounds) >> np.uint64(11)
@@ -203,7 +211,8 @@ class Attendances:
     def assign(self, nonces: list[NDArray[np.uint64]], num_nodes: int, server_round: int) -> list[NDArray[np.int64]]:
         """See `Roster`."""
         before, now = self._failures.down(server_round - 1), self._failures.down(server_round)
-        failing, away = now - before, now & before
+        away = self._failures.away(server_round)
+        failing = now - away
         quarantined = {node for node, last in self._until.items() if last >= server_round}
         released = set(self._until) - quarantined
         # A node that fails in this round is among those that uploads are sent to; only then does anybody notice.
