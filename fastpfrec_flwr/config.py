@@ -53,6 +53,7 @@ class RunConfig(BaseModel):
     num_rounds: Count
     clients_per_round: Count
     evaluate_every: CountOrZero
+    evaluate_users: CountOrZero
     early_stop_patience: CountOrZero
     refit: bool
     checkpoint_every: CountOrZero

@@ -128,15 +128,19 @@ class Node:
         parts: list[str],
         item_counts: NDArray[np.float32] | None = None,
     ) -> dict[str, MetricSums]:
-        """Rank every user's unseen items and add up the metrics; masked is what the user has seen before `part`.
+        """Rank the users' unseen items and add up the metrics; masked is what the user has seen before `part`.
+
+        A simulation may ask for a sample (`evaluate-users`): the same users in every round, however they are spread.
 
         Parameters
         ----------
         item_counts : (items,) noised users per item, where popularity has a say.
         """
         bias = None if item_counts is None else popularity_bias(item_counts, self.config.popularity_weight)
-        history = self._history(order.phase)
-        users = self.shard.users
+        sample = self._evaluated()
+        whole = self._history(order.phase)
+        history = Rows(whole.items, whole.starts[sample], whole.ends[sample])
+        users = self.shard.users[sample]
         private = self.state.vectors(users, self._initial_vectors(users))
         vectors = self.encoder.user_vectors(table, history, private)
         if self.config.loss == "ccl":
@@ -145,28 +149,36 @@ class Node:
         for part in parts:
             truth = self.shard.validation if part == "validation" else self.shard.test
             masks = [self.shard.train] if part == "validation" else [self.shard.train, self.shard.validation]
-            asked = np.flatnonzero(truth.ends > truth.starts)
+            asked = np.flatnonzero(truth.ends[sample] > truth.starts[sample])
+            places = sample[asked]
             with one_thread_products():
                 top = rank_top_k(
                     vectors[asked],
                     table,
-                    [_own_rows(mask, asked) for mask in masks],
+                    [_own_rows(mask, places) for mask in masks],
                     item_bias=bias,
                     device=self.device,
                     threads=self.threads,
                 )
-            per_user = per_user_metrics(top, _own_rows(truth, asked))
+            per_user = per_user_metrics(top, _own_rows(truth, places))
             sums[part] = sum_up(per_user)
             if part == "test" and self.user_metrics is not None:
                 UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
+
+    def _evaluated(self) -> NDArray[np.int64]:
+        """Places in the shard of the users that an evaluation ranks for."""
+        if self.config.evaluate_users == 0 or self.secret is not None:
+            return np.arange(len(self.shard.users))
+        users = round_users(self.config.seed, "evaluation", 1, self.config.evaluate_users, self.num_users)
+        return _places_of(self.shard.users, users)
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""
         if self.secret is not None:
             return device_users(order.clients, len(self.shard.users))
         users = round_users(self.config.seed, order.phase, order.server_round, order.clients, self.num_users)
-        return np.flatnonzero(np.isin(self.shard.users, users, assume_unique=True))
+        return _places_of(self.shard.users, users)
 
     def _history(self, phase: str) -> Rows:
         """What the users learn from: their train items, on a refit their validation items too."""
@@ -260,6 +272,14 @@ class Node:
             updates.own_counts,
         )
         return whole, [after_round(each, server_round, self.config.blend_weight) for each in trained]
+
+
+def _places_of(own: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the `wanted` users that are among `own` stand there; both ascending and distinct."""
+    places = np.searchsorted(own, wanted)
+    inside = places < len(own)
+    found: NDArray[np.int64] = places[inside][own[places[inside]] == wanted[inside]].astype(np.int64)
+    return found
 
 
 def merged_rows(shard: Shard) -> Rows:

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fastpfrec_flwr.data.cache import SCHEMA_VERSION, is_intact, load_split, read_manifest, save_split
+from fastpfrec_flwr.data.cache import SCHEMA_VERSION, is_intact, load_split, read_manifest, save_generated, save_split
 from fastpfrec_flwr.data.sources import Source, resolve
 from fastpfrec_flwr.data.storage import cache_root, one_at_a_time, sha256_of
 from fastpfrec_flwr.data.types import Progress, Split, SplitSettings
@@ -72,7 +72,11 @@ def prepare(
     with one_at_a_time(directory.with_name(f".{directory.name}.lock")):
         if is_intact(directory):  # another process made it while this one waited
             return _prepared(directory, from_cache=True)
-        save_split(_make(source, hashes, settings), directory)
+        if source.size is None:
+            save_split(_make(source, hashes, settings), directory)
+        else:
+            report = {"data_set": source.name, "origin": source.origin, "files": []}
+            save_generated(source.name, source.size, settings, report, directory)
     return _prepared(directory, from_cache=False)
 
 
@@ -132,7 +136,18 @@ def _key(source: Source, hashes: dict[str, str], settings: SplitSettings) -> str
 def _code_version() -> str:
     """Hash of the modules that decide what a split looks like."""
     digest = hashlib.sha256()
-    names = ("formats", "interactions", "pairs", "parquet", "reading", "splitting", "synthetic", "textfile", "types")
+    names = (
+        "formats",
+        "generated",
+        "interactions",
+        "pairs",
+        "parquet",
+        "reading",
+        "splitting",
+        "synthetic",
+        "textfile",
+        "types",
+    )
     for path in (Path(__file__).with_name(f"{name}.py") for name in names):
         # Without sources (an archive, compiled files) the schema version must do.
         digest.update(path.read_bytes() if path.is_file() else b"")

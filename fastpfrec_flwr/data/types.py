@@ -173,8 +173,8 @@ def fingerprint(parts: dict[str, Csr], user_ids: NDArray[np.str_], item_ids: NDA
     digest = hashlib.sha256()
     for name in sorted(parts):
         digest.update(f"{name}:{parts[name].num_rows}:{parts[name].nnz}\n".encode())
-        digest.update(np.ascontiguousarray(parts[name].indptr, dtype="<i8").tobytes())
-        digest.update(np.ascontiguousarray(parts[name].items, dtype="<i4").tobytes())
+        digest.update(np.ascontiguousarray(parts[name].indptr, dtype="<i8").data)
+        digest.update(np.ascontiguousarray(parts[name].items, dtype="<i4").data)
     for ids in (user_ids, item_ids):
         # A text id cannot hold a line break, so this is injective.
         digest.update("\n".join(ids.tolist()).encode() + b"\0")

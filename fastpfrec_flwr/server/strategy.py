@@ -75,6 +75,7 @@ class FastPFRec(Strategy):
         self._last_nonces: set[int] = set()
         self.outcome: RoundOutcome | None = None
         self.evaluation_refused: list[str] = []
+        self.evaluated_users: dict[str, int] = {}  # part -> users with truth in its last evaluation
 
     @property
     def route(self) -> str:
@@ -325,6 +326,7 @@ class FastPFRec(Strategy):
         config = ConfigRecord({"parts": parts})
         outgoing = self.configure_evaluate(server_round, self.encode_model(), config, grid)
         found = self._sums(self._exchange(grid, outgoing, self._config.round_timeout))
+        self.evaluated_users |= {part: sums.users for part, sums in found.items()}
         return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
 
     def _sums(self, replies: Iterable[Message]) -> dict[str, MetricSums]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.ledger import laplace_upload
@@ -50,6 +51,7 @@ class Rounds(Protocol):
     """What the loop needs of a strategy."""
 
     evaluation_refused: list[str]
+    evaluated_users: dict[str, int]
 
     @property
     def state(self) -> ServerState: ...  # noqa: D102
@@ -416,6 +418,7 @@ class Training:
             "protocol": self._protocol(),
             "validation": progress.best,
             "test": progress.test,
+            **self._sampling(),
             "seconds": {
                 "total": progress.total_seconds,
                 "round_median": median,
@@ -451,6 +454,15 @@ class Training:
             },
             "privacy": self._privacy(),
         }
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the figures of a sample of users are worth; nothing where everybody was ranked for."""
+        if self._config.evaluate_users == 0:
+            return {}
+        users = self._strategy.evaluated_users
+        values = {"validation": self._progress.best, "test": self._progress.test}
+        widths = {part: half_widths(values[part], count) for part, count in users.items() if count and values[part]}
+        return {"evaluated_users": dict(users), "half_width_95": widths}
 
     def _protocol(self) -> str:
         if self._config.refit:

@@ -17,6 +17,7 @@ from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
+from fastpfrec_flwr.trusted_node.roster import assign_nodes as assign_nodes  # found here as before
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -27,7 +28,8 @@ class NodeReport:
     Attributes
     ----------
     node : its number. clients : uploads it received. isolated_clients : of them, left out of the mean.
-    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left.
+    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left. No statistic of single
+    uploads is among them: what the server learns of a client it learns from a mean.
     """
 
     node: int
@@ -47,6 +49,20 @@ class Tier(Protocol):
         ----------
         parts : uploads as they arrived (their order decides nothing). num_items : rows of the table.
         """
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What a node's check left: of each part the clients that are `kept`."""
+
+    node: int
+    clients: int
+    kept: list[NDArray[np.int64]]
+    node_isolated: bool
+
+    @property
+    def left(self) -> int:
+        return sum(len(chosen) for chosen in self.kept)
 
 
 @dataclass(frozen=True)
@@ -80,44 +96,39 @@ class TrustedNodes:
             for part in parts
         ]  # fmt: skip
         nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
-        reports: list[NodeReport | None] = [None] * self.num_nodes
+        # The checks are small and hold the interpreter's lock; the threads are for the means.
+        received = [[np.flatnonzero(of_part == node) for of_part in nodes] for node in range(self.num_nodes)]
+        judged = [
+            self._judge(node, members, distances)
+            for node, members in enumerate(received)
+            if any(len(chosen) for chosen in members)
+        ]
         cover_key = stream_key(self.seed, "cover-rows", server_round)
+        means: list[NodeMean | None] = [None] * len(judged)
 
-        def run(node: int) -> None:
-            members = [np.flatnonzero(of_part == node) for of_part in nodes]
-            if any(len(chosen) for chosen in members):
-                reports[node] = self._report(node, parts, members, distances, num_items, cover_key)
+        def run(place: int) -> None:
+            if judged[place].left:
+                means[place] = self.aggregator.aggregate(parts, judged[place].kept, num_items, cover_key)
 
         with one_thread_products():  # some aggregators call a BLAS
-            in_parallel(run, range(self.num_nodes), self.threads)
-        return [report for report in reports if report is not None]
+            in_parallel(run, range(len(judged)), self.threads)
+        return [
+            NodeReport(each.node, each.clients, each.clients - each.left, each.node_isolated, mean)
+            for each, mean in zip(judged, means, strict=True)
+        ]
 
-    def _report(
-        self,
-        node: int,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        distances: list[Distances],
-        num_items: int,
-        cover_key: int,
-    ) -> NodeReport:
+    def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
-        together = Distances(
-            np.concatenate([part.squared for part in own]),
-            np.concatenate([part.noise_mean for part in own]),
-            np.concatenate([part.noise_sd for part in own]),
+        verdict = self.check.examine(
+            Distances(
+                np.concatenate([part.squared for part in own]),
+                np.concatenate([part.noise_mean for part in own]),
+                np.concatenate([part.noise_sd for part in own]),
+            )
         )
-        verdict = self.check.examine(together)
         bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
         kept = [chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
-        left = sum(len(chosen) for chosen in kept)
-        return NodeReport(
-            node,
-            int(bounds[-1]),
-            int(bounds[-1]) - left,
-            verdict.node_isolated,
-            self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
-        )
+        return _Judged(node, int(bounds[-1]), kept, verdict.node_isolated)
 
 
 @dataclass(frozen=True)

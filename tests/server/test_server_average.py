@@ -93,11 +93,11 @@ def test_fewer_than_three_nodes_cannot_be_compared(nodes):
 def test_zero_threshold_keeps_all_and_nodes_without_mean_are_out():
     reports = honest_round(100, 5)
     reports[0] = changed(reports[0], 1000 * reports[0].mean.values)
-    reports[2] = NodeReport(2, 9, 9, True, None, 1.0)
+    reports[2] = NodeReport(2, 9, 9, True, None)
     assert check(reports, threshold=0.0) == [True, True, False, True, True]
     assert check(reports) == [False, True, False, True, True]
     assert check([]) == []
-    assert check([NodeReport(0, 3, 3, True, None, 1.0)]) == [False]
+    assert check([NodeReport(0, 3, 3, True, None)]) == [False]
 
 
 def test_identical_and_zero_means_are_healthy():
