@@ -7,7 +7,6 @@ server step and blend.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,8 +25,8 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.assignment import assignment_key, with_key
 from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
 from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
@@ -169,7 +168,7 @@ class FastPFRec(Strategy):
         nonces: set[int] = set()
         most = min(self._clients_wanted, max(self._nodes.num_users, 1))
         version = self.order(server_round).table_version
-        key = self._assignment_key(server_round)
+        key = assignment_key(self._config, self._nodes.deployed, self._phase, server_round)
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(
@@ -187,7 +186,7 @@ class FastPFRec(Strategy):
                 refused.append(str(error))
                 continue
             refused += decoded.refused
-            fresh = _with_key(self._fresh(decoded.uploads, nonces, refused), key)
+            fresh = with_key(self._fresh(decoded.uploads, nonces, refused), key)
             reports.append(decoded.report)
             if fresh.num_clients:
                 parts.append(fresh)
@@ -203,18 +202,6 @@ class FastPFRec(Strategy):
             }
         )
         return (self.encode_model() if self.outcome.moved else None), counts
-
-    def _assignment_key(self, server_round: int) -> int | None:
-        """What the round's nonces are mixed with before they draw a node; None leaves them as they are.
-
-        A client that lies may choose its nonce, and colluding clients would gather in one node. This key is made once all of them
-        have been asked, and no client learns it.
-        """
-        if self._nodes.deployed:
-            return secrets.randbits(64)
-        if self._config.secret_assignment:
-            return stream_key(self._config.seed, "assignment", self._phase, server_round)
-        return None
 
     @property
     def _cover_scale(self) -> float:
@@ -379,11 +366,3 @@ class FastPFRec(Strategy):
                 "set num-rounds, round-timeout and evaluate-every there"
             )
         return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
-
-
-def _with_key(uploads: Uploads, key: int | None) -> Uploads:
-    """The uploads with a key mixed into their nonces: a bijection, so different ones stay different."""
-    if key is None:
-        return uploads
-    mixed = replace(uploads, nonces=user_stream_keys(key, uploads.nonces.view(np.int64)))
-    return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)

@@ -24,7 +24,7 @@ def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64
     """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
 
     A client that lies can pick its nonce. So that it cannot pick its node, the server mixes a key of the round into all nonces
-    before they come here (`server.strategy`).
+    before they come here (`server.assignment`).
     """
     mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
     return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)

@@ -135,6 +135,23 @@ def test_bytes_that_flower_cannot_read_cost_one_client(kind, tamper):
     assert strategy.state.item_table.tobytes() == without_the_liar(2)
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_superlink_that_cannot_be_reached_for_a_moment_costs_nobody(one_by_one):
+    class Shaky(WireGrid):
+        calls = 0
+
+        def pull_messages(self, message_ids):
+            self.calls += 1
+            if self.calls % 3:
+                raise ConnectionError("try again")
+            return super().pull_messages(message_ids)
+
+    strategy, grid = a_strategy(), Shaky(Cohort({}), CLIENTS, {})
+    strategy._exchange = Exchange(one_by_one)
+    outcome = strategy.run_round(grid, 1)
+    assert (outcome.trained, outcome.refused) == (CLIENTS, [])
+
+
 def test_a_header_of_10_12_rows_allocates_nothing():
     for name in ("npy header of 10^12 rows", "npy header of 10^12 row ids", "count of 10^12"):
         strategy, grid = a_strategy(), a_grid({LIAR: spoiled(BAD[name][0])})

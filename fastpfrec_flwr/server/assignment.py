@@ -1,0 +1,34 @@
+"""A key of the server's own in every nonce, so that a client that picks its nonce does not pick its trusted node."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+import numpy as np
+
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+from fastpfrec_flwr.trusted_node.uploads import Uploads
+
+
+def assignment_key(config: RunConfig, deployed: bool, phase: str, server_round: int) -> int | None:
+    """What a round's nonces are mixed with before they draw a node; None leaves them as they are.
+
+    Nodes are a function of nonces, and colluding clients that choose theirs would gather in one node. With real devices the key is
+    from the operating system, made once all of them have been asked, and no client learns it. In a simulation it comes from the
+    seed where `secret-assignment` asks for it, the same whatever the number of SuperNodes.
+    """
+    if deployed:
+        return secrets.randbits(64)
+    if config.secret_assignment:
+        return stream_key(config.seed, "assignment", phase, server_round)
+    return None
+
+
+def with_key(uploads: Uploads, key: int | None) -> Uploads:
+    """The uploads with a key mixed into their nonces: a bijection, so different ones stay different."""
+    if key is None:
+        return uploads
+    mixed = replace(uploads, nonces=user_stream_keys(key, uploads.nonces.view(np.int64)))
+    return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)
