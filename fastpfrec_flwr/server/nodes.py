@@ -56,6 +56,20 @@ class SuperNodes:
             counts[i] += 1
         return [min(count, each.users) for count, each in zip(counts, self.descriptions, strict=True)]
 
+    def most_uploads(self, clients: int) -> dict[int, int]:
+        """Node id -> most uploads that its reply may bring: what it was asked for, and no more than the users that it has.
+
+        Without this one SuperNode could stand in for all clients of a round.
+        """
+        return {
+            node: min(share, each.users)
+            for node, share, each in zip(self.ids, self.shares(clients), self.descriptions, strict=True)
+        }
+
+    def users_of(self, node: int) -> int:
+        """Users that a SuperNode says it has; 0 of one that does not take part."""
+        return self.descriptions[self.ids.index(node)].users if node in self.ids else 0
+
 
 class Exchange:
     """Sends messages and yields the replies as they arrive, until all are there or the time is over.
@@ -105,7 +119,7 @@ class Exchange:
                 )
             else:
                 for reply in arrived:
-                    waiting.pop(reply.metadata.reply_to_message_id, None)
+                    _signed(reply, waiting.pop(reply.metadata.reply_to_message_id, None))
                 return arrived
         arrived = []
         for message_id, message in list(waiting.items()):
@@ -118,9 +132,16 @@ class Exchange:
             if not replies:
                 continue
             unreadable = message_id in errors and replies[0].has_error()
-            arrived += [_failed(message, errors[message_id])] if unreadable else replies
+            arrived += [_failed(message, errors[message_id]) if unreadable else _signed(replies[0], message)]
             del waiting[message_id]
         return arrived
+
+
+def _signed(reply: Message, message: Message | None) -> Message:
+    """A reply that names as its sender whoever was asked: what a device writes there itself proves nothing."""
+    if message is not None:
+        reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+    return reply
 
 
 def _failed(message: Message, reason: str) -> Message:

@@ -166,7 +166,7 @@ class FastPFRec(Strategy):
         reports: list[TrainReport] = []
         refused: list[str] = []
         nonces: set[int] = set()
-        most = min(self._clients_wanted, max(self._nodes.num_users, 1))
+        most = self._nodes.most_uploads(self._clients_wanted)
         version = self.order(server_round).table_version
         key = assignment_key(self._config, self._nodes.deployed, self._phase, server_round)
         for reply in replies:
@@ -174,7 +174,7 @@ class FastPFRec(Strategy):
                 decoded = messages.decode_uploads(
                     reply,
                     server_round,
-                    most,
+                    most.get(reply.metadata.src_node_id, 0),
                     len(table),
                     self._config.upload_width,
                     0.0 if self._nodes.deployed else self._cover_scale,
@@ -320,7 +320,11 @@ class FastPFRec(Strategy):
         total: dict[str, MetricSums] = {}
         for reply in replies:
             try:
-                for part, sums in messages.decode_metric_sums(reply).items():
+                held = self._nodes.users_of(reply.metadata.src_node_id)
+                decoded = messages.decode_metric_sums(reply)
+                if any(sums.users > held for sums in decoded.values()):
+                    raise RefusedError(f"evaluate reply: figures of more users than the SuperNode has ({held})")
+                for part, sums in decoded.items():
                     total[part] = total.get(part, MetricSums.zero()) + sums
             except RefusedError as error:
                 self.evaluation_refused.append(str(error))
