@@ -153,6 +153,50 @@ def evaluation(
 
 
 @app.command()
+def check(
+    data_dir: DataDir = "",
+    data_set: str = "gowalla-1m",
+    clients: int = 26,
+    alignment: float = 8.0,
+    repeats: int = 15,
+    output: Output = "",
+) -> None:
+    """Milliseconds of one trusted node in a round: distances, checks and mean, of simulated uploads and of whole noised tables."""
+    from dataclasses import replace
+
+    from flwr.app import ConfigRecord
+
+    from fastpfrec_flwr import messages
+    from fastpfrec_flwr.server.build import build_tier
+    from fastpfrec_flwr.trusted_node.alignment import NoCrossCheck
+    from fastpfrec_flwr.trusted_node.detection import NoCheck
+    from fastpfrec_flwr.trusted_node.tier import TrustedNodes
+
+    config = configuration(
+        data_set, data_dir, clients_per_round=clients, num_trusted_nodes=1, threads=1, alignment_z_threshold=alignment
+    )
+    with training(config, 1) as (strategy, grid):
+        table = strategy.state.item_table
+        asked = strategy.configure_train(1, strategy.encode_model(), ConfigRecord(), grid)
+        (reply,) = grid.send_and_receive(asked)
+        k = config.embedding_dim
+        uploads = messages.decode_uploads(reply, 1, clients, len(table), k, config.effective_noise_scale).uploads
+    figures = []
+    tier = build_tier(config, 1)
+    assert isinstance(tier, TrustedNodes)
+    bare = replace(tier, check=NoCheck(), cross_check=NoCrossCheck())
+    for kind, sent in (("simulated", uploads), ("as deployed", whole_tables(uploads, len(table)))):
+        for name, each in (("mean alone", bare), ("checks and mean", tier)):
+            times = []
+            for _ in range(repeats + 1):
+                began = time.perf_counter()
+                each.collect([sent], len(table), 1)
+                times.append(time.perf_counter() - began)
+            figures.append({"uploads": kind, "node does": name, **spread(times[1:])})
+    report("check", figures, output)
+
+
+@app.command()
 def memory(data_dir: DataDir = "", data_set: str = "gowalla-100k", rounds: int = 1000, output: Output = "") -> None:
     """Resident memory after each tenth of many rounds of 256 clients: it should be flat."""
     figures = []
@@ -193,6 +237,20 @@ def compare(old: Path, new: Path) -> None:
     except ValueError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
+
+
+def whole_tables(uploads: Any, num_items: int) -> Any:
+    """Simulated dense uploads as real devices send them: noise on every row."""
+    from fastpfrec_flwr.trusted_node.points import UploadPoints
+    from fastpfrec_flwr.trusted_node.uploads import Uploads
+
+    clients = uploads.num_clients
+    points = UploadPoints.gather([uploads], [np.arange(clients)], num_items, 1)
+    values = np.concatenate([points.table(j) for j in range(clients)])
+    rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
+    whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
+    squares = np.einsum("ij,ij->i", values, values, dtype=np.float64).reshape(clients, num_items).sum(axis=1)
+    return whole.with_squares(squares)
 
 
 def resident_mb() -> float:

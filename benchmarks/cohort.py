@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reference import Client
-from fastpfrec_flwr.client.app import split_settings
 from fastpfrec_flwr.client.participation import round_users
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates, train_cohort
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data import open_shard, prepare
+from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.model.encoders import build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
 from fastpfrec_flwr.randomness import derive_generator, stream_key, user_stream_keys
@@ -58,7 +58,7 @@ def real_cohort(config: RunConfig, count: int) -> Cohort:
     table = initial_table(shard.num_items, config.embedding_dim, config)
     graphs = build_local_graphs(
         shard.train.items, shard.train.starts[users], shard.train.ends[users],
-        user_stream_keys(stream_key(config.seed, "secret"), users), shard.num_items,
+        user_stream_keys(stream_key(config.seed, "secret"), users), shard.num_choices,
         config.perturbation, config.perturbation_prob, config.keep_prob,
     )  # fmt: skip
     generator = derive_generator(config.seed, "benchmark")

@@ -6,6 +6,8 @@ defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a te
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,10 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
+# The federated models of `baselines.federated`; beside them `model` may be fastpfrec, or a class of one's own.
+BASELINES = ("local-only", "lightgcn", "fedmf", "fedncf", "fedgnn", "perfedrec", "perfedrec++")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
@@ -43,6 +48,7 @@ class RunConfig(BaseModel):
     test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
 
     min_weight: NonNegative
+    catalogue: str
 
     # run
     seed: CountOrZero
@@ -58,6 +64,8 @@ class RunConfig(BaseModel):
     refit: bool
     checkpoint_every: CountOrZero
     resume_from: str
+    initial_model: str
+    train_items: Literal["all", "new"]
     round_timeout: Positive
     min_clients: CountOrZero
     report_loss: bool
@@ -68,6 +76,14 @@ class RunConfig(BaseModel):
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
     strategy_options: str
     strategy_memory: Positive
+
+    # model: ours with its encoder, or another one on the same footing
+    model: Annotated[str, Field(pattern=rf"^(fastpfrec|{'|'.join(map(re.escape, BASELINES))}|[\w.]+:\w+)$")]
+    weights_learning_rate: Positive
+    num_clusters: Count
+    cluster_weight: Share
+    pretrain_rounds: CountOrZero
+    contrast_temperature: Positive
 
     # encoder and its loss
     encoder: Literal["fastgnn", "lightgcn"]
@@ -98,11 +114,15 @@ class RunConfig(BaseModel):
     row_clip: NonNegative
     clip_norm: NonNegative
     clip_kind: Literal["l2", "l1"]
-    noise: Literal["laplace", "none"]
+    coordinate_clip: NonNegative
+    noise: Literal["laplace", "gaussian", "none"]
     noise_scale: NonNegative
+    noise_placement: Literal["client", "distributed"]
+    dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
     upload: Literal["dense", "sparse"]
     upload_precision: Literal["float32", "float16"]
     epsilon_budget: NonNegative
+    secure_sum: bool
 
     # trusted nodes
     tier: Literal["trusted-nodes", "direct"]
@@ -110,6 +130,7 @@ class RunConfig(BaseModel):
     check: Literal["none", "paper", "clients", "absolute"]
     robust_z_threshold: Positive
     outlier_ratio_threshold: Share
+    alignment_z_threshold: NonNegative
     node_z_threshold: NonNegative
     node_aggregator: Literal[
         "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
@@ -137,6 +158,21 @@ class RunConfig(BaseModel):
     blend_weight: Annotated[float, Field(gt=0, le=1)]
     unit_rows: bool
 
+    # attacks (simulations)
+    attack: Literal[
+        "none", "absent", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
+        "alie", "ipm", "min-max", "promotion", "clustering", "sybil",
+    ]  # fmt: skip
+    attack_fraction: Share
+    attack_from_round: Count
+    attack_strength: Finite
+    attack_noise: bool
+    attack_target_item: Annotated[int, Field(ge=-1)]
+    attack_placement: Literal["spread", "one-node"]
+    node_attack: Literal["none", "noise", "shift", "scaling", "replacement"]
+    compromised_nodes: CountOrZero
+    node_attack_strength: Finite
+
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
         rules = [
@@ -150,8 +186,8 @@ class RunConfig(BaseModel):
                 f"noise-scale must be 0.0 with noise = 'none', got {self.noise_scale}",
             ),
             (
-                self.noise == "laplace" and self.noise_scale == 0,
-                "noise-scale must be > 0 with noise = 'laplace', got 0.0; for no noise set noise = 'none'",
+                self.noise != "none" and self.noise_scale == 0,
+                f"noise-scale must be > 0 with noise = '{self.noise}', got 0.0; for no noise set noise = 'none'",
             ),
             (
                 self.loss == "ccl" and self.negatives != "shared",
@@ -180,6 +216,14 @@ class RunConfig(BaseModel):
                 "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
             ),
             (
+                self.train_items == "new" and not self.initial_model,
+                "initial-model must name a model with train-items = 'new', got '': the old rows come from it",
+            ),
+            (
+                self.train_items == "new" and (self.strategy != "fastpfrec" or self.blend_weight < 1),
+                "train-items must be 'all' with blend-weight < 1 or another strategy than fastpfrec, got 'new': both move old rows",
+            ),
+            (
                 self.refit and self.evaluate_every == 0,
                 "evaluate-every must be >= 1 with refit = true: the number of rounds is chosen on validation",
             ),
@@ -192,8 +236,11 @@ class RunConfig(BaseModel):
                 "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
             ),
         ]
+        rules += self._secure_rules()
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
         rules += self._node_rules()
+        rules += self._model_rules()
+        rules += self._attack_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -206,8 +253,19 @@ class RunConfig(BaseModel):
 
     def _privacy_rules(self) -> list[tuple[bool, str]]:
         """What a finite epsilon needs."""
-        bounded = self.noise != "none" and self.upload == "dense" and (self.clip_norm > 0 or self.row_clip > 0)
+        clipped = self.clip_norm > 0 or self.row_clip > 0 or self.coordinate_clip > 0
+        bounded = self.noise == "laplace" and self.upload == "dense" and clipped
         return [
+            (
+                self.noise_placement == "distributed" and self.noise != "gaussian",
+                f"noise must be 'gaussian' with noise-placement = 'distributed', got {self.noise!r}: shares of Gaussian noise add "
+                "up to Gaussian noise however many arrive, those of Laplace noise only if exactly the expected ones do",
+            ),
+            (
+                self.noise_placement == "distributed" and self.upload != "dense",
+                "upload must be 'dense' with noise-placement = 'distributed', got 'sparse': rows that few clients send would "
+                "carry few shares",
+            ),
             (
                 self.perturbation == "randomised-response" and self.keep_prob <= self.perturbation_prob,
                 f"keep-prob must be > perturbation-prob ({self.perturbation_prob}) with perturbation = 'randomised-response', "
@@ -216,7 +274,37 @@ class RunConfig(BaseModel):
             (
                 self.epsilon_budget > 0 and not bounded,
                 "epsilon-budget must be 0.0 where nothing bounds an upload's epsilon, "
-                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm or row-clip",
+                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm, row-clip or coordinate-clip",
+            ),
+        ]
+
+    def _secure_rules(self) -> list[tuple[bool, str]]:
+        """What a sum leaves possible of which nobody sees the parts."""
+        if not self.secure_sum:
+            return []
+        needs: list[tuple[str, object]] = [
+            ("strategy", "fastpfrec"),
+            ("tier", "trusted-nodes"),
+            ("check", "none"),
+            ("node_aggregator", "mean"),
+            ("upload", "dense"),
+            ("upload_precision", "float32"),
+            ("epsilon_budget", 0.0),
+        ]
+        rules = [
+            (
+                getattr(self, name) != value,
+                f"{_kebab(name)} must be {value!r} with secure-sum = true, got {getattr(self, name)!r}: nobody sees single "
+                "uploads, so whole tables are added up as they are; checks across nodes remain",
+            )
+            for name, value in needs
+        ]
+        return [
+            *rules,
+            (
+                self.clients_per_round // self.num_trusted_nodes < 3,
+                f"clients-per-round must be at least 3 times num-trusted-nodes ({self.num_trusted_nodes}) with secure-sum = true, "
+                f"got {self.clients_per_round}: a sum of two hides nothing from either",
             ),
         ]
 
@@ -225,7 +313,7 @@ class RunConfig(BaseModel):
         if self.encoder == "fastgnn":
             return [
                 (
-                    self.num_layers != 2,
+                    self.num_layers != 2 and self.model == "fastpfrec",
                     f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
                 )
             ]
@@ -251,6 +339,11 @@ class RunConfig(BaseModel):
                 self.node_aggregator.startswith("row-") and not shows_rows,
                 f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
                 "a dense noised upload does not show which rows its client touched",
+            ),
+            (
+                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
+                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
+                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
             ),
             (
                 robust and self.counted,
@@ -303,6 +396,66 @@ class RunConfig(BaseModel):
             ),
         ]
 
+    def _model_rules(self) -> list[tuple[bool, str]]:
+        """What belongs to FastPFRec alone: another model would not read it."""
+        if self.model not in BASELINES:
+            return []
+        of = f"with model = '{self.model}'"
+        rules = [
+            (
+                self.encoder != "fastgnn",
+                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
+            ),
+            (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
+            (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
+            (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),
+            (self.blend_weight < 1, f"blend-weight must be 1.0 {of}, got {self.blend_weight}"),
+            (self.unit_rows, f"unit-rows must be false {of}, got true"),
+            (self.counted, f"popularity-weight must be 0.0 {of}, got {self.popularity_weight}"),
+        ]
+        if self.model in ("local-only", "perfedrec", "perfedrec++"):
+            rules += [
+                (self.strategy != "fastpfrec", f"strategy must be 'fastpfrec' {of}, got {self.strategy!r}"),
+            ]
+        if self.model == "perfedrec++":
+            rules += [
+                (
+                    self.pretrain_rounds >= self.num_rounds,
+                    f"pretrain-rounds must be < num-rounds ({self.num_rounds}) {of}, got {self.pretrain_rounds}",
+                )
+            ]
+        return rules
+
+    def _attack_rules(self) -> list[tuple[bool, str]]:
+        """What an attack needs to be what it is called."""
+        return [
+            (
+                self.attacked and self.counted,
+                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
+            ),
+            (
+                self.attacked and (self.noise == "gaussian" or self.secure_sum),
+                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: liars' own noise is Laplace, "
+                "and nobody sees single uploads there",
+            ),
+            (
+                self.compromised_nodes > self.num_trusted_nodes,
+                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
+            ),
+            (
+                self.compromised_nodes > 0 and self.node_attack == "none",
+                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
+            ),
+            (
+                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
+            ),
+            (
+                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
+            ),
+        ]
+
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
@@ -311,6 +464,11 @@ class RunConfig(BaseModel):
     def tracker_names(self) -> tuple[str, ...]:
         """The experiment trackers that are told of the run."""
         return tuple(name.strip() for name in self.trackers.split(",")) if self.trackers.strip() else ()
+
+    @property
+    def attacked(self) -> bool:
+        """Whether clients or trusted nodes of this simulation lie."""
+        return self.attack != "none" or self.node_attack != "none"
 
     @property
     def counted(self) -> bool:
@@ -323,9 +481,27 @@ class RunConfig(BaseModel):
         return self.embedding_dim + self.counted
 
     @property
+    def noise_kind(self) -> str:
+        """Law of the noise, `laplace` or `gaussian`; without noise the former, of scale 0."""
+        return "gaussian" if self.noise == "gaussian" else "laplace"
+
+    @property
+    def clients_per_sum(self) -> float:
+        """Clients whose noises are added up where it is distributed: those of a round, shared out evenly among the nodes."""
+        apart = self.strategy == "fastpfrec" and self.tier == "trusted-nodes"
+        return self.clients_per_round / (self.num_trusted_nodes if apart else 1)
+
+    @property
     def effective_noise_scale(self) -> float:
-        """Laplace scale lambda of what leaves a client, 0 without noise."""
-        return self.noise_scale if self.noise == "laplace" else 0.0
+        """Scale of the noise that leaves a client: lambda or sigma, 0 without noise.
+
+        Distributed, it is a share sigma / sqrt((1 - f) n): the shares of (1 - f) n clients, or of more, add up to at least sigma.
+        """
+        if self.noise == "none":
+            return 0.0
+        if self.noise_placement == "client":
+            return self.noise_scale
+        return self.noise_scale / math.sqrt((1.0 - self.dropout_fraction) * self.clients_per_sum)
 
 
 def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
@@ -374,6 +550,8 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
         "string_type": "must be a string",
         "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
     }
+    if key == "model":
+        rules["string_pattern_mismatch"] = f"must be fastpfrec, {', '.join(BASELINES)}, or '<module>:<class>'"
     rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
     return f"{key} {rule}, got {item['input']!r}"
 

@@ -14,6 +14,7 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.messages.arrays import decode_array, encode_array
 from fastpfrec_flwr.messages.records import RefusedError, exact_keys, record_of, usable_content, value_of
 from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.privacy.laws import LAPLACE
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -91,6 +92,7 @@ def decode_uploads(
     threads: int = 1,
     precision: str = "float32",
     table_version: int | None = None,
+    noise_kind: str = LAPLACE,
 ) -> DecodedUploads:
     """Read what `encode_uploads` wrote.
 
@@ -100,6 +102,7 @@ def decode_uploads(
     num_items, embedding_dim : shape of the table. cover_scale : noise that simulated dense uploads still lack, or 0.
     precision : float32, or float16 where the run asks for it; they are float32 from here on.
     table_version : of the table that was sent; None takes any.
+    noise_kind : law of the noise, see `privacy.laws`.
 
     Raises
     ------
@@ -141,7 +144,7 @@ def decode_uploads(
     if claimed != cover_scale:
         # Without cover the rows are all there is, so they must be the whole table: then no cover is left to draw.
         faults[(faults == 0) & (np.diff(pointer) != num_items)] = 6
-    uploads = Uploads(nonces, pointer, rows, values, cover_scale).with_squares(squares)
+    uploads = Uploads(nonces, pointer, rows, values, cover_scale, noise_kind).with_squares(squares)
     if faults.any():
         uploads = select_clients(uploads, np.flatnonzero(faults == 0))
     return DecodedUploads(uploads, report, [_FAULTS[int(fault)] for fault in faults if fault])
@@ -210,7 +213,10 @@ def select_clients(uploads: Uploads, chosen: NDArray[np.int64]) -> Uploads:
     pointer = np.zeros(len(chosen) + 1, np.int64)
     np.cumsum(lengths, out=pointer[1:])
     entries = np.repeat(uploads.pointer[chosen] - pointer[:-1], lengths) + np.arange(pointer[-1])
-    few = Uploads(uploads.nonces[chosen], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale)
+    few = Uploads(
+        uploads.nonces[chosen], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale,
+        uploads.noise_kind,
+    )  # fmt: skip
     return few if uploads.squares is None else few.with_squares(uploads.squares[chosen])
 
 

@@ -1,6 +1,10 @@
 """What uploads cost together: composition, sums of noises and shuffling. Every figure rests on a proof named where it is made.
 
-Composition is `dp-accounting`'s (Google). Two facts about Laplace noise of scale lambda bring it in:
+Composition is `dp-accounting`'s (Google). Gaussian noise of deviation sigma on what moves by D in L2 is rho-zCDP with
+rho = (D / sigma)^2 / 2, and exactly so: many of them are one Gaussian of the rhos' sum, whose epsilon is the analytic one of Balle
+& Wang 2018 (the classic formula is wrong above epsilon 1 and not used). Sums of n of them have sigma sqrt(n): rho / n, exactly.
+
+Two facts about Laplace noise of scale lambda bring it in:
 
 - *L2 sensitivity.* A coordinate that moves by v_i has pure epsilon |v_i| / lambda, so its Renyi divergence of any order alpha is at
   most alpha v_i^2 / (2 lambda^2) (Bun & Steinke 2016, prop. 1.4). Coordinates are independent and add: an upload that moves by
@@ -15,6 +19,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fastpfrec_flwr.privacy.laws import GAUSSIAN
+
 # From this sum of pure epsilons on, the exact composition (a grid of privacy losses) costs more than it gains over the others.
 _LARGEST_EXACT = 200.0
 _MOST_EXACT = 5_000
@@ -22,10 +28,33 @@ _MOST_EXACT = 5_000
 
 @dataclass(frozen=True)
 class Cost:
-    """What one release costs: pure epsilon (delta 0), and rho of zero-concentrated DP. Infinite where nothing bounds it."""
+    """What one release costs: pure epsilon (delta 0), and rho of zero-concentrated DP. Infinite where nothing bounds it.
+
+    With `gaussian` the release is Gaussian noise, for which rho says everything.
+    """
 
     pure: float
     rho: float
+    gaussian: bool = False
+
+    @staticmethod
+    def of(kind: str, scale: float, l1_distance: float, l2_distance: float) -> Cost:
+        """Of noise of a law (`privacy.laws`) on something that moves by at most so much in L1 and in L2 norm."""
+        if kind == GAUSSIAN:
+            return Cost.of_gaussian(scale, l2_distance)
+        return Cost.of_laplace(scale, l1_distance, l2_distance)
+
+    @staticmethod
+    def of_gaussian(deviation: float, l2_distance: float) -> Cost:
+        """Of Gaussian noise on something that moves by at most so much in L2 norm; no pure epsilon bounds it."""
+        if deviation <= 0:
+            return Cost(math.inf, math.inf)
+        return Cost(math.inf if l2_distance > 0 else 0.0, (l2_distance / deviation) ** 2 / 2, True)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether anything bounds it."""
+        return math.isfinite(self.rho)
 
     @staticmethod
     def of_laplace(noise_scale: float, l1_distance: float, l2_distance: float) -> Cost:
@@ -36,10 +65,10 @@ class Cost:
 
     def summed_over(self, clients: int) -> Cost:
         """Seen only in the sum of the uploads of `clients` (>= 1), each with honest noise of its own."""
-        return Cost(self.pure, self.rho / clients)
+        return Cost(self.pure, self.rho / clients, self.gaussian)
 
     def __add__(self, other: Cost) -> Cost:
-        return Cost(self.pure + other.pure, self.rho + other.rho)
+        return Cost(self.pure + other.pure, self.rho + other.rho, self.gaussian and other.gaussian)
 
 
 @dataclass(frozen=True)
@@ -54,7 +83,8 @@ class Bound:
 def compose(releases: Sequence[tuple[Cost, int]], delta: float) -> Bound:
     """The smallest epsilon that is proven for all `releases` ((cost, how many times)) together, adaptively chosen.
 
-    Tried are the plain sum (delta 0), zCDP and, where its grid is small enough, the exact composition of pure mechanisms.
+    Gaussian noise alone: exact. Otherwise tried are the plain sum (delta 0), zCDP and, where its grid is small enough, the exact
+    composition of pure mechanisms.
 
     Parameters
     ----------
@@ -62,6 +92,8 @@ def compose(releases: Sequence[tuple[Cost, int]], delta: float) -> Bound:
     """
     releases = [(cost, count) for cost, count in releases if count > 0]
     total = sum(cost.pure * count for cost, count in releases)
+    if releases and all(cost.gaussian for cost, _ in releases):
+        return _of_gaussians(sum(cost.rho * count for cost, count in releases), delta)
     best = Bound(total, 0.0, "sum of the pure epsilons")
     if not 0 < delta < 1 or not 0 < total < math.inf:
         return best
@@ -69,6 +101,16 @@ def compose(releases: Sequence[tuple[Cost, int]], delta: float) -> Bound:
     if total <= _LARGEST_EXACT and sum(count for _, count in releases) <= _MOST_EXACT:
         found.append(_exact([(cost.pure, 0.0, count) for cost, count in releases], delta))
     return min([best, *found], key=lambda bound: bound.epsilon)
+
+
+def _of_gaussians(rho: float, delta: float) -> Bound:
+    """Gaussian mechanisms compose to one with the sum of their (D / sigma)^2 = 2 rho (Dong, Roth & Su 2022, cor. 3.3)."""
+    from dp_accounting import get_epsilon_gaussian
+
+    if not 0 < delta < 1 or rho == 0:
+        return Bound(math.inf if rho > 0 else 0.0, 0.0, "Gaussian noise needs delta > 0")
+    how = "analytic Gaussian, (L2 distance / sigma)^2 added up over the uploads"
+    return Bound(float(get_epsilon_gaussian(1 / math.sqrt(2 * rho), delta)), delta, how)
 
 
 def _zcdp(releases: Sequence[tuple[Cost, int]], delta: float) -> Bound:

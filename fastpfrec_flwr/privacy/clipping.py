@@ -38,6 +38,33 @@ def _exact_square(row: Any, columns: int) -> float:
 
 
 @compiled
+def clamp(values: Any, bound: float, columns: int = -1) -> None:
+    """Bring each coordinate into [-`bound`, `bound`] (0: no bound); `values` (rows, k) float32, in place.
+
+    What is not a number stays what it is, for `clip_rows` to find. Scaling afterwards keeps every coordinate inside.
+
+    Parameters
+    ----------
+    columns : only the first so many are clamped; -1 is all.
+    """
+    if bound <= 0.0:
+        return
+    if columns < 0:
+        columns = values.shape[1]
+    # A bound that float32 cannot hold is taken a hair below it.
+    limit = np.float32(bound)
+    if np.float64(limit) > bound:
+        limit = np.float32(bound * (1.0 - 1e-7))
+    for t in range(values.shape[0]):
+        for c in range(columns):
+            value = values[t, c]
+            if value > limit and value < np.float32(np.inf):
+                values[t, c] = limit
+            elif value < -limit and value > np.float32(-np.inf):
+                values[t, c] = -limit
+
+
+@compiled
 def clip_rows(values: Any, bound: float, columns: int = -1) -> int:
     """Bring each row to L2 norm <= `bound` (0: no bound).
 

@@ -53,8 +53,9 @@ class Setting:
 
     @property
     def others(self) -> int:
-        """Honest clients of a round beside the user."""
-        return max(self.clients - 1 - self.colluding, 0)
+        """Honest clients of a round beside the user that are sure to arrive."""
+        failing = math.ceil(self.config.dropout_fraction * self.clients - 1e-9)
+        return max(self.clients - 1 - failing - self.colluding, 0)
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ def print_proposal(proposal: Proposal, now: float, console: Console) -> None:
     now : noise-scale of the configuration.
     """
     line = proposal.line
-    noise = math.sqrt(2) * proposal.noise_scale
+    noise = proposal.deviation
     console.print(
         f"\nepsilon <= {proposal.target:g} against the {line.observer}, whole run: noise-scale = {proposal.noise_scale:g} "
         f"(now {now:g}) gives epsilon = {show(line.epsilon)}, delta = {line.delta:g}.\n"

@@ -8,6 +8,7 @@ from typing import Any
 
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.privacy.exposure import build_ledger, upload_costs
+from fastpfrec_flwr.privacy.laws import NoiseLaw
 from fastpfrec_flwr.privacy.lines import Line, Setting
 
 # Beyond this noise nothing is left of any table; whatever needs more has no answer here.
@@ -21,7 +22,8 @@ class Proposal:
 
     Attributes
     ----------
-    line : the whole-run line of the ledger with this noise. noise_scale : lambda, three digits, rounded up.
+    line : the whole-run line of the ledger with this noise. noise_scale : lambda or sigma, three digits, rounded up.
+    deviation : standard deviation of the noise on one coordinate of one upload.
     signal : largest root-mean-square change of a coordinate that the clip lets through, in the same unit as the noise.
     changes : (what, epsilon) with one other thing changed, at the proposed noise.
     """
@@ -30,6 +32,7 @@ class Proposal:
     noise_scale: float
     line: Line
     signal: float
+    deviation: float
     changes: tuple[tuple[str, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +75,8 @@ def propose_noise(setting: Setting, target: float, observer: str = "trusted node
     if not 0 < target < math.inf:
         raise ConfigError(f"--target-epsilon must be > 0, got {target}")
     # A budget would meet the target by sending devices away; asked for is the noise.
-    setting = _with(setting, noise="laplace", epsilon_budget=0.0)
+    noise = "laplace" if setting.config.noise == "none" else setting.config.noise
+    setting = _with(setting, noise=noise, epsilon_budget=0.0)
 
     def epsilon(noise_scale: float) -> float:
         return whole_run(_with(setting, noise_scale=noise_scale), observer).epsilon
@@ -96,15 +100,16 @@ def propose_noise(setting: Setting, target: float, observer: str = "trusted node
     if line.epsilon > target:
         raise AssertionError(f"noise-scale {noise_scale} gives epsilon {line.epsilon}, not <= {target}")
     cost, _, _ = upload_costs(proposed.config, setting.num_items)
-    # Twice the clip over lambda is sqrt(2 rho).
-    clip = math.sqrt(2 * cost.rho) * noise_scale / 2
+    # Twice the clip over the scale is sqrt(2 rho).
+    clip = math.sqrt(2 * cost.rho) * proposed.config.effective_noise_scale / 2
     signal = clip / math.sqrt(setting.num_items * setting.config.embedding_dim)
-    return Proposal(target, noise_scale, line, signal, _changes(proposed, observer))
+    law = NoiseLaw(proposed.config.noise_kind, proposed.config.effective_noise_scale)
+    return Proposal(target, noise_scale, line, signal, law.deviation, _changes(proposed, observer))
 
 
 def _changes(setting: Setting, observer: str) -> tuple[tuple[str, float], ...]:
     config = setting.config
-    clip = "clip_norm" if config.clip_norm else "row_clip"
+    clip = "clip_norm" if config.clip_norm else "row_clip" if config.row_clip else "coordinate_clip"
     half_clip, half_rounds = getattr(config, clip) / 2, max(config.num_rounds // 2, 1)
     named: list[tuple[str, dict[str, Any]]] = [
         (f"{clip.replace('_', '-')} = {half_clip:g} (half)", {clip: half_clip}),

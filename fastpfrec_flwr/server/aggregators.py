@@ -113,7 +113,7 @@ class MeanPoints:
         mean = self.means[node]
         missing = np.full(self.num_items, mean.clients, np.float64)
         missing[mean.rows] -= mean.touched_by
-        deviations: NDArray[np.float64] = mean.cover_scale / mean.clients * np.sqrt(2.0 * missing)
+        deviations: NDArray[np.float64] = mean.cover_scale / mean.clients * np.sqrt(mean.cover.unit_variance * missing)
         return deviations
 
 

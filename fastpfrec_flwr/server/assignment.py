@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
@@ -21,14 +22,22 @@ def assignment_key(config: RunConfig, deployed: bool, phase: str, server_round: 
     """
     if deployed:
         return secrets.randbits(64)
-    if config.secret_assignment:
-        return stream_key(config.seed, "assignment", phase, server_round)
-    return None
+    return simulated_assignment_key(config, phase, server_round)
 
 
-def with_key(uploads: Uploads, key: int | None) -> Uploads:
-    """The uploads with a key mixed into their nonces: a bijection, so different ones stay different."""
+def simulated_assignment_key(config: RunConfig, phase: str, server_round: int) -> int | None:
+    """In a simulation the key of a round comes from the seed; None where nonces are left as they are."""
+    return stream_key(config.seed, "assignment", phase, server_round) if config.secret_assignment else None
+
+
+def with_key(nonces: NDArray[np.uint64], key: int | None) -> NDArray[np.uint64]:
+    """(clients,) nonces with a key mixed in: a bijection, so different ones stay different."""
+    return nonces if key is None else user_stream_keys(key, nonces.view(np.int64))
+
+
+def with_keyed_nonces(uploads: Uploads, key: int | None) -> Uploads:
+    """The uploads with a key mixed into their nonces, otherwise as they are."""
     if key is None:
         return uploads
-    mixed = replace(uploads, nonces=user_stream_keys(key, uploads.nonces.view(np.int64)))
+    mixed = replace(uploads, nonces=with_key(uploads.nonces, key))
     return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)

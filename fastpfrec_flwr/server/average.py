@@ -37,7 +37,7 @@ def healthy_nodes(
 
     Parameters
     ----------
-    threshold : largest z of a healthy node; 0 keeps every node whose mean is finite. noise_scale : lambda of honest uploads.
+    threshold : largest z of a healthy node; 0 keeps every node whose mean is finite. noise_scale : of honest uploads.
 
     Returns
     -------
@@ -116,7 +116,7 @@ def average_nodes(
     """W_s - E: the unweighted average of the node means, cover noise included.
 
     The noise on rows that clients did not send is independent of their data, so its average over all of them is drawn here in
-    one go: normal, of exactly its variance (its excess kurtosis at n clients is 3/n).
+    one go: normal, of exactly its variance (excess kurtosis at n clients: 3/n for Laplace, none for Gaussian noise).
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def average_nodes(
     total, variances = np.empty((num_items, embedding_dim), np.float32), np.empty(num_items)
     share = 1.0 / len(means)
     # Per client and coordinate that its upload did not bring: the variance of its noise in the average.
-    unseen = [2.0 * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]
+    unseen = [mean.cover.unit_variance * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]
     everywhere = sum(each * mean.clients for each, mean in zip(unseen, means, strict=True))
     bounds = np.append(np.arange(0, num_items, _ROWS_PER_TASK), num_items)
     places = np.array([np.searchsorted(mean.rows, bounds) for mean in means])  # (means, bounds)

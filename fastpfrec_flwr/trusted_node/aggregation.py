@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.addresses import address_of, floats_at, ints_at
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 # Touched rows per pass over the clients: their sums in float64 should stay in the second-level cache.
@@ -26,7 +27,8 @@ class NodeMean:
     ----------
     clients : how many are behind it. rows : (r,) int32 sorted; every other row's mean is zero (plus cover noise).
     values : (r, k) float32 or float64. touched_by : (r,) int64, how many of the clients sent each row.
-    cover_scale : scale of the Laplace noise of each client on the rows that it did not send, still to be drawn, else 0.
+    cover_scale : scale of the noise of each client on the rows that it did not send, still to be drawn, else 0.
+    noise_kind : law of all noise in it, see `privacy.laws`.
     row_squares : (r,) squared norms of the rows of `values` where `node_mean` had them at hand; a changed copy has none.
     """
 
@@ -35,7 +37,13 @@ class NodeMean:
     values: NDArray[np.floating[Any]]
     touched_by: NDArray[np.int64]
     cover_scale: float
+    noise_kind: str = LAPLACE
     row_squares: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def cover(self) -> NoiseLaw:
+        """Law of each client's cover noise."""
+        return NoiseLaw(self.noise_kind, self.cover_scale)
 
     def squared_norm(self, num_items: int, normal: float) -> float:
         """||W_t - E||^2 with its cover noise, whose contribution is drawn from its limit.
@@ -51,18 +59,21 @@ class NodeMean:
             carried = np.empty(len(self.rows))
             _row_squares(self.values, carried)
         k = self.values.shape[1]
+        law = self.cover
         second, of_square, cross = _noise_moments(
-            self.touched_by, carried, self.clients, float(num_items - len(self.rows)), 0.0, float(self.cover_scale)
-        )
+            self.touched_by, carried, self.clients, float(num_items - len(self.rows)), 0.0, float(self.cover_scale),
+            law.unit_variance, law.unit_fourth,
+        )  # fmt: skip
         # A hostile mean may be infinite; the caller looks at what comes out.
         variance = k * of_square + 4.0 * cross
         return float(max(float(carried.sum()) + k * second + math.sqrt(variance) * normal, 0.0))
 
     def expected_noise(self, num_items: int, noise_scale: float) -> tuple[float, float]:
-        """Mean and standard deviation of ||noise||^2, Laplace(noise_scale) on all that was sent and the cover noise."""
+        """Mean and standard deviation of ||noise||^2: of scale `noise_scale` on all that was sent, and the cover noise."""
+        law = self.cover
         second, of_square, _ = _noise_moments(
             self.touched_by, np.zeros(len(self.rows)), self.clients, float(num_items - len(self.rows)),
-            float(noise_scale), float(self.cover_scale),
+            float(noise_scale), float(self.cover_scale), law.unit_variance, law.unit_fourth,
         )  # fmt: skip
         k = self.values.shape[1]
         return k * second, math.sqrt(k * of_square)
@@ -70,11 +81,18 @@ class NodeMean:
 
 @compiled
 def _noise_moments(
-    touched_by: Any, carried: Any, clients: int, other_rows: float, noise_scale: float, cover_scale: float
+    touched_by: Any,
+    carried: Any,
+    clients: int,
+    other_rows: float,
+    noise_scale: float,
+    cover_scale: float,
+    unit_variance: float,
+    unit_fourth: float,
 ) -> tuple[float, float, float]:
     """Moments of the mean's noise x on one coordinate, summed over all rows: the carried ones and `other_rows` more.
 
-    A Laplace(lambda) draw has variance 2 lambda^2 and fourth cumulant 12 lambda^4; both add over the clients.
+    A draw's variance (2 lambda^2 for Laplace) and fourth cumulant (12 lambda^4) add over the clients; given for scale 1.
 
     Returns
     -------
@@ -85,8 +103,8 @@ def _noise_moments(
         carrying = float(touched_by[i]) if i < touched_by.shape[0] else 0.0
         repeats = 1.0 if i < touched_by.shape[0] else other_rows
         covered = clients - carrying
-        second = 2.0 * (noise_scale**2 * carrying + cover_scale**2 * covered) / clients**2
-        fourth = 12.0 * (noise_scale**4 * carrying + cover_scale**4 * covered) / clients**4
+        second = unit_variance * (noise_scale**2 * carrying + cover_scale**2 * covered) / clients**2
+        fourth = unit_fourth * (noise_scale**4 * carrying + cover_scale**4 * covered) / clients**4
         seconds += repeats * second
         squares += repeats * (2.0 * second * second + fourth)
         if i < touched_by.shape[0]:
@@ -153,6 +171,19 @@ def _mean_rows(
             squares[origin + i] = square
 
 
+def noise_of(parts: list[Uploads], verb: str) -> tuple[float, str]:
+    """Scale and law of the cover noise that all of `parts` have.
+
+    Raises
+    ------
+    ValueError if some have cover noise and others not; it says that they cannot be `verb` together.
+    """
+    laws = {(part.cover_scale, part.noise_kind) for part in parts}
+    if len(laws) > 1:
+        raise ValueError(f"uploads with and without cover noise cannot be {verb} together")
+    return laws.pop() if laws else (0.0, LAPLACE)
+
+
 def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items: int) -> NodeMean:
     """Average the uploads of some clients, unweighted.
 
@@ -165,8 +196,7 @@ def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items:
     ------
     ValueError if there is no client, or if some parts have cover noise and others not.
     """
-    if len({part.cover_scale for part in parts}) > 1:
-        raise ValueError("uploads with and without cover noise cannot be averaged together")
+    noise = noise_of(parts, "averaged")
     mine = [(part, chosen) for part, chosen in zip(parts, members, strict=True) if len(chosen)]
     if not mine:
         raise ValueError("a mean needs at least one client")
@@ -186,6 +216,6 @@ def node_mean(parts: list[Uploads], members: list[NDArray[np.int64]], num_items:
     means, squares = np.empty((found, k), np.float32), np.empty(found)
     sums = np.empty((min(_ROWS_PER_BLOCK, max(found, 1)), k))
     _mean_rows(rows_at, values_at, lengths, place, rows, sums, means, squares)
-    mean = NodeMean(len(lengths), rows[:found], means, touched_by[:found], mine[0][0].cover_scale)
+    mean = NodeMean(len(lengths), rows[:found], means, touched_by[:found], *noise)
     object.__setattr__(mean, "row_squares", squares)
     return mean

@@ -68,7 +68,7 @@ class PerCoordinate:
         # Where it is zero exactly, the clients that sent nothing have outvoted the others and their noise.
         touched = points.touched_by[rows] if points.uploads.cover_scale == 0 else np.full(len(rows), points.count)
         touched = np.where(values.any(axis=1), touched, 0)
-        return NodeMean(points.count, rows, values, touched, 0.0)
+        return NodeMean(points.count, rows, values, touched, 0.0, points.uploads.noise_kind)
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class PerRow:
             entries = by_row[first[rows[alike]][None, :] + np.arange(senders)[:, None]]  # (senders, alike)
             location = self.rule.locate(uploads.values[entries].astype(np.float64))
             values[alike] = location * (senders / points.count)
-        return NodeMean(points.count, rows.astype(np.int32), values, counts[rows], 0.0)
+        return NodeMean(points.count, rows.astype(np.int32), values, counts[rows], 0.0, uploads.noise_kind)
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class PerClient:
         squares = float((weights**2).sum())
         clients = min(max(round(1.0 / squares), 1), points.count) if squares > 0 else points.count
         if points.uploads.cover_scale > 0:
-            return NodeMean(clients, rows, values, np.full(len(rows), clients), 0.0)
+            return NodeMean(clients, rows, values, np.full(len(rows), clients), 0.0, points.uploads.noise_kind)
         owner = np.repeat(np.arange(points.count), np.diff(points.uploads.pointer))
         share = np.bincount(points.uploads.rows, weights[owner] ** 2, num_items)[rows]
         touched = np.clip(np.rint(clients**2 * share), 0, clients).astype(np.int64)
-        return NodeMean(clients, rows, values, touched, 0.0)
+        return NodeMean(clients, rows, values, touched, 0.0, points.uploads.noise_kind)

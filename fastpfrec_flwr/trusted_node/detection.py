@@ -12,11 +12,17 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 
 # 0.6745 is the upper quartile of the standard normal: it makes MAD / 0.6745 estimate the standard deviation.
 NORMAL_QUARTILE = 0.6745
 # Standard deviations that an honest client's noise may stand above its expectation before the absolute test speaks.
 ABSOLUTE_MARGIN = 4.0
+# And below it before an upload is taken for one that lacks the prescribed noise.
+QUIET_MARGIN = 6.0
+# Least standard deviation of honest log distances that is believed where the clip bounds them anyway: liars who all send the same
+# size would otherwise make the spread vanish and have the honest isolated.
+LEAST_SPREAD = 0.45
 _CLIENTS_PER_TASK = 32
 
 
@@ -27,17 +33,19 @@ class Distances:
     Attributes
     ----------
     squared : (clients,) ||Theta' - E||^2, noise included.
-    noise_mean, noise_sd : (clients,) expectation 2 lambda^2 m and standard deviation sqrt(20 lambda^4 m) of the squared norm
-        of Laplace noise on the m coordinates that carry it.
+    noise_mean, noise_sd : (clients,) expectation and standard deviation of the squared norm of the noise on the m coordinates
+        that carry it: 2 lambda^2 m and sqrt(20 lambda^4 m) for Laplace, sigma^2 m and sqrt(2 sigma^4 m) for Gaussian noise.
+    noise_kind : its law, see `privacy.laws`.
     """
 
     squared: NDArray[np.float64]
     noise_mean: NDArray[np.float64]
     noise_sd: NDArray[np.float64]
+    noise_kind: str = LAPLACE
 
     @property
     def corrected(self) -> NDArray[np.float64]:
-        """(clients,) sqrt(max(d^2 - 2 lambda^2 m, 0)): the size of the change without its noise."""
+        """(clients,) sqrt(max(d^2 - noise_mean, 0)): the size of the change without its noise."""
         return np.sqrt(np.maximum(self.squared - self.noise_mean, 0.0))
 
     @property
@@ -47,7 +55,7 @@ class Distances:
 
     def of(self, members: NDArray[np.int64]) -> Distances:
         """The distances of some clients."""
-        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members])
+        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], self.noise_kind)
 
 
 @compiled
@@ -71,7 +79,8 @@ def _segment_squares(values: Any, pointer: Any, k: int, first: int, last: int, o
 
 
 @compiled
-def _first_normals(keys: Any, out: Any) -> None:
+def first_normals(keys: Any, out: Any) -> None:
+    """One standard normal draw of each stream into `out` ((streams,) float64)."""
     one = np.empty(1, np.float32)
     for j in range(keys.shape[0]):
         fill_normal(keys[j], one)
@@ -88,20 +97,23 @@ def upload_distances(
     threads: int = 1,
     columns: int | None = None,
     squares: NDArray[np.float64] | None = None,
+    noise_kind: str = LAPLACE,
 ) -> Distances:
     """Distance of each upload to the current table.
 
     The squared norm of cover noise over m coordinates, which a simulated dense upload does not carry, is drawn from its
-    limit: normal with mean 2 lambda^2 m and variance 20 lambda^4 m.
+    limit: normal with mean m Var x and variance m Var x^2 (2 lambda^2 m and 20 lambda^4 m for Laplace noise).
 
     Parameters
     ----------
     values, pointer : uploads end to end, Theta' - E.
-    noise_scale : lambda of the noise that the values carry. cover_scale : lambda of the noise not yet drawn, or 0.
+    noise_scale : scale of the noise that the values carry. cover_scale : scale of the noise not yet drawn, or 0.
     columns : columns of the table; the distance is over these. None is all of them.
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
     squares : (clients,) squared norms over all columns, if known; they are taken where the distance is over all of them.
+    noise_kind : law of both noises.
     """
+    law = NoiseLaw(noise_kind, 1.0)
     k = values.shape[1] if columns is None else columns
     known = squares is not None and k == values.shape[1]
     squared = squares.copy() if squares is not None and known else np.empty(len(pointer) - 1)
@@ -115,12 +127,12 @@ def upload_distances(
     covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
     if cover_scale > 0:
         normals = np.empty(len(squared), np.float64)
-        _first_normals(keys, normals)
-        cover = cover_scale**2 * (2.0 * covered + np.sqrt(20.0 * covered) * normals)
+        first_normals(keys, normals)
+        cover = cover_scale**2 * (law.unit_variance * covered + np.sqrt(law.unit_square_variance * covered) * normals)
         squared += np.maximum(cover, 0.0)
-    noise_mean = 2.0 * (noise_scale**2 * carried + cover_scale**2 * covered)
-    noise_sd = np.sqrt(20.0 * (noise_scale**4 * carried + cover_scale**4 * covered))
-    return Distances(squared, noise_mean, noise_sd)
+    noise_mean = law.unit_variance * (noise_scale**2 * carried + cover_scale**2 * covered)
+    noise_sd = np.sqrt(law.unit_square_variance * (noise_scale**4 * carried + cover_scale**4 * covered))
+    return Distances(squared, noise_mean, noise_sd, noise_kind)
 
 
 def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> NDArray[np.float64]:
@@ -195,7 +207,8 @@ class ClientsCheck:
 
     A client is out if the robust z of its *log* distance exceeds mu (users differ so much in activity that honest distances
     are close to lognormal: on the plain distance the same mu isolates 5 to 14 % of the honest clients, the active ones), or if
-    it exceeds what an honest client can send, where the clip of whole uploads says what that is. Small changes harm nobody.
+    it exceeds what an honest client can send, where the clip of whole uploads says what that is, or if it lacks the noise that
+    every honest upload carries. Small changes harm nobody; small forgeries that many send alike are the alignment check's.
     """
 
     threshold: float
@@ -210,36 +223,50 @@ class ClientsCheck:
         # What one sd of the noise's squared norm does to the median's logarithm: the scores' own resolution. Half of it,
         # since noise is cut off below zero: an honest change that the noise hides then stays below z = 3.5 up to 5.6 sd.
         blur = 0.5 * math.log((math.hypot(middle, floor) + floor) / (middle + floor))
+        if self.clip_norm > 0:
+            blur = max(blur, LEAST_SPREAD)
         outliers = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
         if self.clip_norm > 0:
             outliers |= beyond_clip(distances, self.clip_norm)
+        outliers |= without_noise(distances)
         return _isolate(outliers, self.outlier_ratio)
 
 
 @dataclass(frozen=True)
 class AbsoluteCheck:
-    """Isolates whoever exceeds what an honest client can send; needs no honest majority in the node."""
+    """Isolates whoever exceeds what an honest client can send, or lacks its noise; needs no honest majority in the node."""
 
     clip_norm: float
     outlier_ratio: float
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
-        return _isolate(beyond_clip(distances, self.clip_norm), self.outlier_ratio)
+        return _isolate(beyond_clip(distances, self.clip_norm) | without_noise(distances), self.outlier_ratio)
 
 
 def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
-    """Whether d^2 > 2 lambda^2 m + S^2 + 4 sd: more than an upload clipped to L2 norm S can reach with its noise.
+    """Whether d^2 > E |noise|^2 + S^2 + 4 sd: more than an upload clipped to L2 norm S can reach with its noise.
 
-    The variance of d^2 is that of the noise's squared norm, 20 lambda^4 m, plus that of the cross term 2 <change, noise>,
-    which is 8 lambda^2 S^2.
+    The variance of d^2 is that of the noise's squared norm (20 lambda^4 m for Laplace) plus that of the cross term
+    2 <change, noise>, which is 4 Var x S^2 (8 lambda^2 S^2).
     """
+    law = NoiseLaw(distances.noise_kind, 1.0)
     # lambda^2 from the two moments: 20 lambda^4 m / (10 * 2 lambda^2 m) = lambda^2; 0 where there is no noise.
-    scale_squared = distances.noise_sd**2 / np.maximum(10.0 * distances.noise_mean, 1e-300)
-    spread = np.sqrt(distances.noise_sd**2 + 8.0 * scale_squared * clip_norm**2)
+    ratio = law.unit_square_variance / law.unit_variance
+    scale_squared = distances.noise_sd**2 / np.maximum(ratio * distances.noise_mean, 1e-300)
+    spread = np.sqrt(distances.noise_sd**2 + 4.0 * law.unit_variance * scale_squared * clip_norm**2)
     # The grid's rounding may add a little to a clipped upload.
     bound = distances.noise_mean + clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
     flags: NDArray[np.bool_] = distances.squared > bound
+    return flags
+
+
+def without_noise(distances: Distances) -> NDArray[np.bool_]:
+    """Whether d^2 < 2 lambda^2 m - 6 sd: less than the noise of an honest upload alone, whatever it changes.
+
+    A forgery crafted from the spread of noised uploads (ALIE) and sent bare is far below.
+    """
+    flags: NDArray[np.bool_] = distances.squared < distances.noise_mean - QUIET_MARGIN * distances.noise_sd
     return flags
 
 

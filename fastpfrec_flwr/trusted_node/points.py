@@ -4,7 +4,7 @@ A rule that looks at single clients (a median, a distance between two of them) m
 uploads that is noise on every row. Simulated dense uploads do not carry it yet, so it is drawn here, per client and block, from
 the client's own stream: the same noise however often and in whatever order blocks are asked for.
 
-Cost: one Laplace draw for each client and coordinate and pass, as many as the devices themselves would make.
+Cost: one draw for each client and coordinate and pass, as many as the devices themselves would make.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
-from fastpfrec_flwr.draws import fill_laplace, stream_value
+from fastpfrec_flwr.draws import fill_laplace, fill_normal, stream_value
 from fastpfrec_flwr.privacy.noise import round_to_grid
 from fastpfrec_flwr.randomness import user_stream_keys
+from fastpfrec_flwr.trusted_node.aggregation import noise_of
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 # Coordinates of all clients together in one block: 32 MB of float64.
@@ -65,8 +66,7 @@ class UploadPoints:
         ------
         ValueError if there is no client, or if some parts have cover noise and others not.
         """
-        if len({part.cover_scale for part in parts}) > 1:
-            raise ValueError("uploads with and without cover noise cannot be aggregated together")
+        noise = noise_of(parts, "aggregated")
         nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, members, strict=True)])
         if len(nonces) == 0:
             raise ValueError("an aggregate needs at least one client")
@@ -82,7 +82,7 @@ class UploadPoints:
             lengths.append(len(rows[-1]))
         pointer = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
         ordered = nonces[order]
-        uploads = Uploads(ordered, pointer, np.concatenate(rows), np.concatenate(values), parts[0].cover_scale)
+        uploads = Uploads(ordered, pointer, np.concatenate(rows), np.concatenate(values), *noise)
         return UploadPoints(uploads, num_items, user_stream_keys(cover_key, ordered.view(np.int64)))
 
     @property
@@ -113,7 +113,7 @@ class UploadPoints:
             values = np.zeros((len(clients), len(rows), k), np.float64)
             _fill_block(
                 uploads.rows, uploads.pointer, uploads.values, clients, place, int(rows[0]), int(rows[-1]),
-                self.cover_keys, uploads.cover_scale, values,
+                self.cover_keys, uploads.cover_scale, uploads.cover.gaussian, values,
             )  # fmt: skip
             place[rows] = -1
             yield rows.astype(np.int32), values
@@ -137,6 +137,7 @@ def _fill_block(
     last_row: int,
     cover_keys: Any,
     cover_scale: float,
+    gaussian: bool,
     out: Any,
 ) -> None:
     k = values.shape[1]
@@ -146,7 +147,11 @@ def _fill_block(
         if cover_scale > 0:
             # With cover noise a block is whole stretches of `_STREAM_ROWS` rows; each stretch has a stream of its own.
             for start in range(first_row, last_row + 1, _STREAM_ROWS):
-                fill_laplace(stream_value(cover_keys[client], np.uint64(start)), cover_scale, noise)
+                if gaussian:
+                    fill_normal(stream_value(cover_keys[client], np.uint64(start)), noise)
+                    noise *= np.float32(cover_scale)
+                else:
+                    fill_laplace(stream_value(cover_keys[client], np.uint64(start)), cover_scale, noise)
                 round_to_grid(noise)
                 for t in range(start, min(start + _STREAM_ROWS, last_row + 1)):
                     for c in range(k):

@@ -5,7 +5,7 @@ The server gets `NodeReport`s and never a single client's upload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,9 +15,9 @@ from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
-from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
+from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
+from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
-from fastpfrec_flwr.trusted_node.roster import assign_nodes as assign_nodes  # found here as before
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -53,16 +53,24 @@ class Tier(Protocol):
 
 @dataclass(frozen=True)
 class _Judged:
-    """What a node's check left: of each part the clients that are `kept`."""
+    """A node after its check: of each part the `members` it received, and who of them is out ((clients,) over all parts)."""
 
     node: int
-    clients: int
-    kept: list[NDArray[np.int64]]
-    node_isolated: bool
+    members: list[NDArray[np.int64]]
+    distances: Distances
+    out: NDArray[np.bool_]
+    isolated: bool
+    mean: NodeMean | None = None
 
     @property
-    def left(self) -> int:
-        return sum(len(chosen) for chosen in self.kept)
+    def kept(self) -> list[NDArray[np.int64]]:
+        """Of each part those members who are not out."""
+        bounds = np.cumsum([0, *(len(chosen) for chosen in self.members)])
+        return [chosen[~self.out[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(self.members)]
+
+    def report(self) -> NodeReport:
+        """What the server learns."""
+        return NodeReport(self.node, len(self.out), int(self.out.sum()), self.isolated, self.mean)
 
 
 @dataclass(frozen=True)
@@ -71,9 +79,11 @@ class TrustedNodes:
 
     Attributes
     ----------
-    num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
+    num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     roster : who of the nodes is there, and which of them an upload goes to.
+    cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
+    outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     """
 
     num_nodes: int
@@ -84,6 +94,8 @@ class TrustedNodes:
     columns: int | None = None
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
     roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
+    cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
+    outlier_ratio: float = 1.0
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
@@ -92,6 +104,7 @@ class TrustedNodes:
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                part.noise_kind,
             )
             for part in parts
         ]  # fmt: skip
@@ -103,32 +116,51 @@ class TrustedNodes:
             for node, members in enumerate(received)
             if any(len(chosen) for chosen in members)
         ]
-        cover_key = stream_key(self.seed, "cover-rows", server_round)
-        means: list[NodeMean | None] = [None] * len(judged)
 
         def run(place: int) -> None:
-            if judged[place].left:
-                means[place] = self.aggregator.aggregate(parts, judged[place].kept, num_items, cover_key)
+            judged[place] = self._averaged(judged[place], parts, num_items, server_round)
 
         with one_thread_products():  # some aggregators call a BLAS
             in_parallel(run, range(len(judged)), self.threads)
-        return [
-            NodeReport(each.node, each.clients, each.clients - each.left, each.node_isolated, mean)
-            for each, mean in zip(judged, means, strict=True)
-        ]
+        return [each.report() for each in judged]
 
     def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
-        verdict = self.check.examine(
-            Distances(
-                np.concatenate([part.squared for part in own]),
-                np.concatenate([part.noise_mean for part in own]),
-                np.concatenate([part.noise_sd for part in own]),
-            )
+        together = Distances(
+            np.concatenate([part.squared for part in own]),
+            np.concatenate([part.noise_mean for part in own]),
+            np.concatenate([part.noise_sd for part in own]),
+            own[0].noise_kind,
         )
-        bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
-        kept = [chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
-        return _Judged(node, int(bounds[-1]), kept, verdict.node_isolated)
+        verdict = self.check.examine(together)
+        return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
+
+    def _averaged(self, judged: _Judged, parts: list[Uploads], num_items: int, server_round: int) -> _Judged:
+        """The node with the mean of those that are not out, after they have been compared with each other."""
+        if judged.out.all():
+            return judged
+        cover_key = stream_key(self.seed, "cover-rows", server_round)
+        kept = judged.kept
+        mean = self.aggregator.aggregate(parts, kept, num_items, cover_key)
+        if isinstance(self.cross_check, NoCrossCheck):
+            return replace(judged, mean=mean)
+        normals = np.empty(len(judged.out) - int(judged.out.sum()))
+        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+        cross_key = stream_key(self.seed, "cover-products", server_round)
+        first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+        pulling = self.cross_check.examine(
+            parts, kept, mean, judged.distances.of(np.flatnonzero(~judged.out)), normals, num_items, self.noise_scale,
+            mean.values.shape[1] if self.columns is None else self.columns,
+        )  # fmt: skip
+        if not pulling.any():
+            return replace(judged, mean=mean)
+        out = judged.out.copy()
+        out[~out] = pulling
+        isolated = bool(out.mean() > self.outlier_ratio)
+        left = replace(judged, out=out | isolated, isolated=isolated)
+        return replace(
+            left, mean=None if left.out.all() else self.aggregator.aggregate(parts, left.kept, num_items, cover_key)
+        )
 
 
 @dataclass(frozen=True)

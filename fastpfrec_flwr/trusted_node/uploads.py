@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
+
 
 @dataclass(frozen=True)
 class Uploads:
@@ -16,7 +18,8 @@ class Uploads:
     ----------
     nonces : (clients,) uint64. pointer : (clients + 1,) int64. rows : (touched,) int32, of each client sorted and distinct.
     values : (touched, k) float32, finite.
-    cover_scale : scale of Laplace noise on all other rows that is still to be drawn (simulated dense uploads), else 0.
+    cover_scale : scale of the noise on all other rows that is still to be drawn (simulated dense uploads), else 0.
+    noise_kind : its law, see `privacy.laws`.
     squares : (clients,) squared norm of each client's `values`, where whoever read them has it; a changed copy has none.
     """
 
@@ -25,6 +28,7 @@ class Uploads:
     rows: NDArray[np.int32]
     values: NDArray[np.float32]
     cover_scale: float
+    noise_kind: str = LAPLACE
     squares: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
 
     def with_squares(self, squares: NDArray[np.float64]) -> Uploads:
@@ -32,6 +36,11 @@ class Uploads:
         known = replace(self)
         object.__setattr__(known, "squares", squares)
         return known
+
+    @property
+    def cover(self) -> NoiseLaw:
+        """Law of the cover noise."""
+        return NoiseLaw(self.noise_kind, self.cover_scale)
 
     @property
     def num_clients(self) -> int:

@@ -107,8 +107,9 @@ def test_a_sum_is_claimed_only_where_nothing_looks_at_single_uploads():
     summed = epsilon("final model", **TIGHT, check="none")
     assert summed < 0.5 * single
     assert epsilon("final model", **TIGHT, check="none", node_aggregator="median") == single
-    # The server is handed the median distance too: post-processing of single uploads, no sum.
-    assert epsilon("server", **TIGHT, check="none") == epsilon("trusted node", **TIGHT)
+    # So is the server's, which gets nothing but sums then; with a check or a median it would be more.
+    assert epsilon("server", **TIGHT, check="none") == summed
+    assert epsilon("server", **TIGHT) == epsilon("server", **TIGHT, check="none", node_aggregator="median") == single
 
 
 def test_without_nodes_the_server_sees_single_uploads_and_the_model_one_large_sum():

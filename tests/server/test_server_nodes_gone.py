@@ -7,7 +7,7 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.privacy.exposure import upload_epsilons
-from fastpfrec_flwr.server.assignment import assignment_key, with_key
+from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally, count_skips
 from tests.hostile import honest_upload
 from tests.server.test_server_bad_uploads import LIAR, a_grid, a_strategy, fails
@@ -207,11 +207,11 @@ def test_with_real_devices_each_round_has_a_key_that_nobody_knows():
 
 def test_a_key_changes_nonces_and_nothing_else():
     uploads = plain_uploads().with_squares(np.array([2.0]))
-    mixed = with_key(uploads, 77)
+    mixed = with_keyed_nonces(uploads, 77)
     assert mixed.nonces != uploads.nonces
     assert mixed.values is uploads.values
     assert mixed.squares is uploads.squares
-    assert with_key(uploads, None) is uploads
+    assert with_keyed_nonces(uploads, None) is uploads
 
 
 def test_a_secret_assignment_gives_the_same_run_whatever_the_number_of_supernodes(finished):

@@ -15,6 +15,7 @@ WITH = {
     ("num_layers", 4): {"encoder": "lightgcn"},
     ("loss", "ccl"): {"unit_rows": True},
     ("noise", "none"): {"noise_scale": 0.0},
+    ("noise_placement", "distributed"): {"noise": "gaussian"},
     ("perturbation", "bernoulli"): {"perturbation_prob": 0.02},
     ("perturbation", "randomised-response"): {"perturbation_prob": 0.02},
     ("node_aggregator", "row-median"): {"upload": "sparse"},
@@ -61,6 +62,7 @@ def test_choices_of_objects_make_a_difference(finished):
         "local_optimizer",
         "negatives",
         "perturbation",
+        "noise",
     ):
         tables = {}
         for value in typing.get_args(RunConfig.model_fields[name].annotation):

@@ -109,7 +109,8 @@ def test_integers_are_taken_where_a_float_is_meant():
     floats = [key for key, value in DEFAULTS.items() if isinstance(value, float)]
     assert len(floats) > 20
     for key in floats:
-        if key in ("validation-fraction", "test-fraction", "trim-fraction", "malicious-fraction", "server-momentum"):
+        below_one = ("validation-fraction", "test-fraction", "trim-fraction", "malicious-fraction", "server-momentum")
+        if key in (*below_one, "dropout-fraction"):
             assert "must be <" in message_of(
                 **{key: 1}
             )  # no integer lies in their range; its type is none of the trouble
@@ -171,6 +172,13 @@ def test_integers_are_taken_where_a_float_is_meant():
             {"perturbation": "randomised-response", "keep_prob": 0.1},
             ["keep-prob must be > perturbation-prob (0.1)", "got 0.1"],
         ),
+        ({"noise": "gaussian", "noise_scale": 0.0}, ["noise-scale must be > 0 with noise = 'gaussian'"]),
+        ({"noise_placement": "distributed"}, ["noise must be 'gaussian' with noise-placement", "got 'laplace'"]),
+        (
+            {"noise": "gaussian", "noise_placement": "distributed", "upload": "sparse"},
+            ["upload must be 'dense' with noise-placement"],
+        ),
+        ({"epsilon_budget": 1.0, "noise": "gaussian"}, ["epsilon-budget must be 0.0", "noise = 'laplace'"]),
         ({"epsilon_budget": 1.0, "upload": "sparse"}, ["epsilon-budget must be 0.0", "got 1.0", "upload = 'dense'"]),
         ({"epsilon_budget": 1.0, "noise": "none", "noise_scale": 0.0}, ["epsilon-budget must be 0.0"]),
         ({"epsilon_budget": 1.0, "clip_norm": 0.0, "row_clip": 0.0}, ["epsilon-budget must be 0.0", "clip-norm"]),
@@ -191,6 +199,8 @@ def test_contradictions_are_refused(changes, expected):
     [
         {"num_trusted_nodes": 10, "clients_per_round": 10},
         {"noise": "none", "noise_scale": 0.0},
+        {"noise": "gaussian", "noise_placement": "distributed", "dropout_fraction": 0.2},
+        {"epsilon_budget": 1.0, "clip_norm": 0.0, "row_clip": 0.0, "coordinate_clip": 0.1},
         {"loss": "ccl", "unit_rows": True},
         {"check": "absolute", "clip_norm": 60.0},
         {"clip_norm": 60.0, "clip_kind": "l1"},
