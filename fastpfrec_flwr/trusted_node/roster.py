@@ -189,6 +189,7 @@ class Attendances:
         self._reassignment = reassignment
         self._quarantine_rounds = quarantine_rounds
         self._until: dict[int, int] = {}
+        self._sent: list[str] = []
         self._attendance = Attendance()
 
     def __repr__(self) -> str:
@@ -267,12 +268,15 @@ class Attendances:
         """See `Roster`."""
         # Those whose last round this was are kept until the next one has said that they are back.
         self._until = {node: last for node, last in self._until.items() if last >= server_round}
-        if self._quarantine_rounds:
-            self._until |= dict.fromkeys(nodes, server_round + self._quarantine_rounds)
+        self._sent = []
+        if self._quarantine_rounds and nodes:
+            last = server_round + self._quarantine_rounds
+            self._until |= dict.fromkeys(nodes, last)
+            self._sent = [f"{_nodes(nodes)} isolated, in quarantine up to round {last}"]
 
     def sentences(self) -> list[str]:
         """See `Roster`."""
-        return self._attendance.sentences(self._failures.moment)
+        return [*self._attendance.sentences(self._failures.moment), *self._sent]
 
 
 def _second_draw(nonces: NDArray[np.uint64], num_nodes: int, purpose: str) -> NDArray[np.int64]:

@@ -186,6 +186,7 @@ def test_an_isolated_node_is_left_out_for_its_rounds_and_comes_back():
     uploads, roster = nonces(1000), Attendances(Failures(T, 1), "retry", quarantine_rounds=2)
     assigned(roster, 5, uploads)
     roster.isolated([4, 7], 5)
+    assert roster.sentences() == ["trusted nodes 4, 7 isolated, in quarantine up to round 7"]
     for server_round in (6, 7):
         nodes = assigned(roster, server_round, uploads)
         assert not np.isin(nodes, [4, 7, LOST]).any()
