@@ -341,11 +341,6 @@ class RunConfig(BaseModel):
                 "a dense noised upload does not show which rows its client touched",
             ),
             (
-                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
-                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
-                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
-            ),
-            (
                 robust and self.counted,
                 "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
                 f"got {self.popularity_weight}: a count is a sum, which no median keeps",

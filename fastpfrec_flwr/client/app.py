@@ -242,7 +242,7 @@ def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
 
 
 def prepared_directory(config: RunConfig, order: Order, place: Place) -> Path:
-    """Where the prepared split of the configuration's data set lies."""
+    """Where the prepared split of this SuperNode lies."""
     return _prepare(config, order, place).directory
 
 

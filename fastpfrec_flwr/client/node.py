@@ -165,6 +165,12 @@ class Node:
                 UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
 
+    def ranker_for_all(self, table: NDArray[np.float32], phase: str) -> Ranker:
+        """What ranks the catalogue for all users of the shard, for whoever looks at single items; item counts have no say."""
+        users = self.shard.users
+        private = self.state.vectors(users, self._initial_vectors(users))
+        return self.ranker(table, users, self._history(phase), private, None)
+
     def _evaluated(self) -> NDArray[np.int64]:
         """Places in the shard of the users that an evaluation ranks for."""
         if self.config.evaluate_users == 0 or self.secret is not None:
@@ -235,20 +241,6 @@ class Node:
         return rank
 
     # ------------------------------------------------------------------------------------------------------------------
-    def ranking_vectors(self, table: NDArray[np.float32], phase: str) -> NDArray[np.float32]:
-        """(users of the shard, k) vectors that rank items by their inner product with the rows of `table`."""
-        users = self.shard.users
-        return self._ranking_vectors(
-            table, self._history(phase), self.state.vectors(users, self._initial_vectors(users))
-        )
-
-    def _ranking_vectors(
-        self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        return vectors
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""

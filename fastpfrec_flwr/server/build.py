@@ -102,6 +102,7 @@ class Around:
     tier: Callable[[Tier], Tier] = _as_it_is
     server_aggregator: Callable[[ServerAggregator], ServerAggregator] = _as_it_is
     step: Callable[[ServerStep], ServerStep] = _as_it_is
+    roster: Callable[[Roster], Roster] = _as_it_is
 
 
 def build_tier(
@@ -114,6 +115,9 @@ def build_tier(
     aggregator = around.node_aggregator(build_node_aggregator(config))
     if config.tier == "direct":
         return DirectTier(config.seed, aggregator)
+    # The paper's rule is the paper's, and no check is none: what goes beyond goes with our own checks.
+    ours = config.check in ("clients", "absolute")
+    aligned = ours and config.alignment_z_threshold > 0
     return TrustedNodes(
         config.num_trusted_nodes,
         build_check(config),
@@ -123,8 +127,10 @@ def build_tier(
         config.embedding_dim,
         aggregator,
         roster,
-        AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
+        AlignmentCheck(config.alignment_z_threshold) if aligned else NoCrossCheck(),
         config.outlier_ratio_threshold,
+        config.row_clip if ours else 0.0,
+        config.node_aggregator == "mean",
     )
 
 
@@ -143,7 +149,7 @@ def build_strategy(
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
-    roster = build_roster(config)
+    roster = around.roster(build_roster(config))
     make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
     return make_rounds(
         config,
