@@ -41,9 +41,8 @@ def touched_rows(change: NDArray[np.float32], noise: NoiseLaw) -> NDArray[np.boo
 def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], negatives: float) -> NDArray[np.float64]:
     """(rows,) how much each row looks like a positive item of whoever made this change; no unit, higher is likelier.
 
-    The direction of the rows is the first eigenvector of their second moments, turned so that about as many of the rows that moved
-    lie at its far end as there are negatives; where none stand out from the noise, so that few lie far and many near. Then it
-    is pulled towards the rows that stand out on it, as a shadow model would be towards its positives.
+    The direction of the rows is the first eigenvector of their second moments, turned so that the negatives lie at its far end
+    (`_points_backwards`). Then it is pulled towards the rows that stand out on it, as a shadow model would be towards its positives.
 
     Parameters
     ----------
@@ -52,9 +51,7 @@ def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], ne
     rows = change.astype(np.float64)
     _, vectors = np.linalg.eigh(rows.T @ rows)
     along = rows @ vectors[:, -1]
-    ahead, behind = int((along[moved] > 0).sum()), int((along[moved] < 0).sum())
-    turned = (along**3).sum() < 0 if ahead == behind else abs(behind - negatives) > abs(ahead - negatives)
-    if turned:
+    if _points_backwards(along, moved, negatives):
         along = -along
     for _ in range(_REFINEMENTS):
         largest = along.max(initial=0.0)
@@ -65,6 +62,20 @@ def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], ne
         along = rows @ (direction / max(float(np.linalg.norm(direction)), 1e-300))
     scores: NDArray[np.float64] = along / max(float(np.sqrt(np.mean(along**2))), 1e-300)
     return scores
+
+
+def _points_backwards(along: NDArray[np.float64], moved: NDArray[np.bool_], negatives: float) -> bool:
+    """Whether the positives lie at the negative end.
+
+    Where at least half of the negatives stand out from the noise, they are the end with their number of rows. Where fewer do, what
+    stands out are the positives, which move further. Where nothing does, few lie far out at one end and many near at the other.
+    """
+    ahead, behind = int((along[moved] > 0).sum()), int((along[moved] < 0).sum())
+    if ahead == behind:
+        return bool((along**3).sum() < 0)
+    if max(ahead, behind) >= negatives / 2:
+        return abs(behind - negatives) > abs(ahead - negatives)
+    return behind > ahead
 
 
 def over_uploads(scores: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

@@ -145,10 +145,12 @@ class Recorder:
         keys = [stream_key(self._config.seed, "cover-node", self._round, node) for node in range(len(means))]
         points = MeanPoints(means, self._num_items, self._config.upload_width, np.array(keys, np.uint64))
         tables = np.concatenate([values for _, values in points.blocks()], axis=1)[:, :, :k]
-        negatives = float(self._config.num_negatives) * self._config.clients_per_round
+        missed = 1.0 - min(self._config.num_negatives / self._num_items, 1.0)
         scores = []
         for mean, table in zip(means, tables, strict=True):
             noise = NoiseLaw(mean.noise_kind, self._config.effective_noise_scale / math.sqrt(mean.clients))
+            # Rows that at least one of the node's clients draws as a negative.
+            negatives = self._num_items * (1.0 - missed**mean.clients)
             scores.append(interaction_scores(table, touched_rows(table.astype(np.float32), noise), negatives))
         surprises = node_surprises(np.stack(scores))
         for mean, row in zip(means, surprises, strict=True):

@@ -135,6 +135,18 @@ def test_many_items_moved_as_far_as_the_negatives_are_told_by_their_number():
     assert auc(scores_of(change, negatives=60), truth_of(own)) < 0.1
 
 
+def test_where_noise_hides_the_negatives_what_stands_out_are_the_positives():
+    generator = np.random.default_rng(6)
+    found = []
+    for _ in range(10):
+        own = generator.choice(ITEMS, 20, replace=False)
+        change = upload(generator, own, strength=4.0) + generator.normal(0, 0.4, (ITEMS, K)).astype(np.float32)
+        moved = touched_rows(change, NoiseLaw("gaussian", 0.4))
+        assert moved.sum() < 40
+        found.append(auc(scores_of(change, moved), truth_of(own)))
+    assert min(found) > 0.9
+
+
 def test_an_empty_upload_scores_nothing():
     np.testing.assert_array_equal(scores_of(np.zeros((5, 3), np.float32)), np.zeros(5))
 
