@@ -1,4 +1,4 @@
-"""Flower looks for the ClientApp here; it lives in `fastpfrec_flwr.client.app`."""
+"""Flower looks for the ClientApp here: `fastpfrec_flwr.client.app`, by way of `attacks.apps`, which adds liars if asked to."""
 
 import os
 import sys
@@ -9,6 +9,6 @@ from pathlib import Path
 if Path(sys.argv[0]).name.startswith("flwr-simulation"):
     os.chdir(Path(__file__).resolve().parent)
 
-from fastpfrec_flwr.client.app import app
+from fastpfrec_flwr.attacks.apps import client_app as app
 
 __all__ = ["app"]

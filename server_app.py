@@ -1,5 +1,5 @@
-"""Flower looks for the ServerApp here; it lives in `fastpfrec_flwr.server.app`."""
+"""Flower looks for the ServerApp here: `fastpfrec_flwr.server.app`, by way of `attacks.apps`, which adds liars if asked to."""
 
-from fastpfrec_flwr.server.app import app
+from fastpfrec_flwr.attacks.apps import server_app as app
 
 __all__ = ["app"]

@@ -1,63 +1,30 @@
-"""What a round, an evaluation and a whole run cost: `python -m benchmarks round | evaluation | memory | flwr`."""
+"""What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
+
+`python -m benchmarks round | phases | reference | evaluation | memory | flwr | compare`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import platform
 import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from fastpfrec_flwr.config import RunConfig, default_values, parse_run_config
-from fastpfrec_flwr.memory import keep_freed_memory
+from benchmarks.output import ratios, report, show, spread
+from benchmarks.setup import ROOT, configuration, training
 
-ROOT = Path(__file__).resolve().parents[1]
-app = typer.Typer(add_completion=False, help=__doc__)
+app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 DataDir = Annotated[str, typer.Option(help="Folder of the named data sets; empty: what was fetched before.")]
 Output = Annotated[str, typer.Option(help="JSON file for the figures.")]
-
-
-def configuration(data_set: str, data_dir: str, **changes: Any) -> RunConfig:
-    """The shipped configuration of a data set with changes."""
-    import tomllib
-
-    conf = ROOT / "conf" / f"{data_set}.toml"
-    shipped = tomllib.loads(conf.read_text(encoding="utf-8")) if conf.is_file() else {"data-set": data_set}
-    own = {key.replace("_", "-"): value for key, value in changes.items()}
-    return parse_run_config({**default_values(ROOT / "pyproject.toml"), **shipped, "data-dir": data_dir, **own})
-
-
-@contextmanager
-def training(config: RunConfig, super_nodes: int) -> Iterator[tuple[Any, Any]]:
-    """A strategy and a grid in this process, ready for round 1."""
-    from fastpfrec_flwr.client.app import app as client_app
-    from fastpfrec_flwr.parallel import available_threads
-    from fastpfrec_flwr.server.build import build_strategy
-    from fastpfrec_flwr.server.nodes import discover
-    from fastpfrec_flwr.server.steps import ServerState, initial_table
-    from fastpfrec_flwr.simulation.grid import InProcessGrid
-
-    keep_freed_memory()
-    with tempfile.TemporaryDirectory() as state_dir:
-        values = {**config.to_flat_dict(), "state-dir": state_dir}
-        grid = InProcessGrid(client_app, super_nodes, values)
-        strategy = build_strategy(config, None, available_threads(config.threads))
-        nodes = discover(grid, strategy.order(0), 0.0, 600.0)
-        strategy.attach(nodes, f"bench{time.monotonic_ns()}")
-        table = initial_table(nodes.descriptions[0].num_items, config.embedding_dim, config)
-        strategy.begin("train", ServerState.start(table))
-        yield strategy, grid
+_WARM_UP = 3
 
 
 @app.command("round")
@@ -71,8 +38,6 @@ def round_cost(
     output: Output = "",
 ) -> None:
     """Milliseconds of one round in-process, everything included (messages, state, check, average, server step)."""
-    import contextlib
-
     figures = []
     with contextlib.ExitStack() as stack:
         runs: list[Any] = []
@@ -81,14 +46,93 @@ def round_cost(
                 changes = {"num_negatives": negatives} if negatives else {}
                 config = configuration(data_set, data_dir, clients_per_round=count, **changes)
                 runs.append((data_set, count, *stack.enter_context(training(config, super_nodes)), []))
-        for server_round in range(1, rounds + 4):
+        for server_round in range(1, rounds + _WARM_UP + 1):
             for _, _, strategy, grid, times in runs:  # interleaved: a slow moment of the machine hits all alike
                 began = time.perf_counter()
                 strategy.run_round(grid, server_round)
                 times.append(time.perf_counter() - began)
         for data_set, count, _, _, times in runs:
-            figures.append({"data_set": data_set, "clients": count, **spread(times[3:])})
+            figures.append({"data_set": data_set, "clients": count, **spread(times[_WARM_UP:])})
     report("round", figures, output)
+
+
+@app.command()
+def phases(
+    data_dir: DataDir = "",
+    data_sets: str = "gowalla-100k,gowalla-1m",
+    clients: str = "256",
+    rounds: int = 15,
+    super_nodes: int = 2,
+    threads: Annotated[int, typer.Option(help="With 1 the phases add up; with more, those of SuperNodes overlap.")] = 1,
+    output: Output = "",
+) -> None:
+    """Where the milliseconds of a round go, phase by phase, and what none of them names."""
+    from benchmarks.phases import stopwatch
+
+    figures = []
+    for data_set in data_sets.split(","):
+        for count in (int(c) for c in clients.split(",")):
+            config = configuration(data_set, data_dir, clients_per_round=count, threads=threads)
+            times: dict[str, list[float]] = {}
+            with training(config, super_nodes) as (strategy, grid):
+                for server_round in range(1, rounds + _WARM_UP + 1):
+                    with stopwatch() as watch:
+                        began = time.perf_counter()
+                        strategy.run_round(grid, server_round)
+                        total = time.perf_counter() - began
+                    if server_round > _WARM_UP:
+                        named = sum(watch.seconds.values())
+                        for phase, seconds in {
+                            **watch.seconds,
+                            "everything else": total - named,
+                            "round": total,
+                        }.items():
+                            times.setdefault(phase, []).append(seconds)
+            whole = float(np.median(times["round"]))
+            for phase, spent in times.items():
+                share = float(np.median(spent)) / whole
+                figures.append(
+                    {"data_set": data_set, "clients": count, "phase": phase, **spread(spent), "share": share}
+                )
+    report("phases", figures, output)
+
+
+@app.command()
+def reference(
+    data_dir: DataDir = "",
+    data_sets: str = "gowalla-100k,gowalla-1m",
+    clients: Annotated[int, typer.Option(help="Clients of a measured round; both costs grow in proportion.")] = 32,
+    repeats: int = 5,
+    threads: int = 0,
+    output: Output = "",
+) -> None:
+    """Milliseconds a client: a model, an optimiser and a state dict for each, against the cohort's kernels with their noise."""
+    import torch
+
+    from benchmarks.cohort import real_cohort
+    from benchmarks.reference import run_round
+    from fastpfrec_flwr.client.build import build_mechanism
+    from fastpfrec_flwr.parallel import available_threads
+
+    given = available_threads(threads)
+    torch.set_num_threads(given)
+    figures = []
+    for data_set in data_sets.split(","):
+        cohort = real_cohort(configuration(data_set, data_dir), clients)
+        mechanism, each = build_mechanism(cohort.config, given), cohort.clients()
+        loop, kernels = [], []
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            run_round(cohort.table, each, cohort.weights, cohort.config, refresh=False)
+            middle = time.perf_counter()
+            mechanism.privatize(cohort.train(given), cohort.keys, cohort.keys, len(cohort.table))
+            loop.append((middle - began) / clients)
+            kernels.append((time.perf_counter() - middle) / clients)
+        for kind, times in (("one by one", loop), ("cohort", kernels)):
+            figures.append({"data_set": data_set, "clients": clients, "kind": kind, **spread(times[1:])})
+        times_faster = float(np.median(loop[1:]) / np.median(kernels[1:]))
+        typer.echo(f"{data_set}: the cohort takes 1/{times_faster:.0f} of the time")
+    report("reference", figures, output)
 
 
 @app.command()
@@ -106,6 +150,50 @@ def evaluation(
                 times.append(time.perf_counter() - began)
             figures.append({"data_set": data_set, **spread(times[1:])})
     report("evaluation", figures, output)
+
+
+@app.command()
+def check(
+    data_dir: DataDir = "",
+    data_set: str = "gowalla-1m",
+    clients: int = 26,
+    alignment: float = 8.0,
+    repeats: int = 15,
+    output: Output = "",
+) -> None:
+    """Milliseconds of one trusted node in a round: distances, checks and mean, of simulated uploads and of whole noised tables."""
+    from dataclasses import replace
+
+    from flwr.app import ConfigRecord
+
+    from fastpfrec_flwr import messages
+    from fastpfrec_flwr.server.build import build_tier
+    from fastpfrec_flwr.trusted_node.alignment import NoCrossCheck
+    from fastpfrec_flwr.trusted_node.detection import NoCheck
+    from fastpfrec_flwr.trusted_node.tier import TrustedNodes
+
+    config = configuration(
+        data_set, data_dir, clients_per_round=clients, num_trusted_nodes=1, threads=1, alignment_z_threshold=alignment
+    )
+    with training(config, 1) as (strategy, grid):
+        table = strategy.state.item_table
+        asked = strategy.configure_train(1, strategy.encode_model(), ConfigRecord(), grid)
+        (reply,) = grid.send_and_receive(asked)
+        k = config.embedding_dim
+        uploads = messages.decode_uploads(reply, 1, clients, len(table), k, config.effective_noise_scale).uploads
+    figures = []
+    tier = build_tier(config, 1)
+    assert isinstance(tier, TrustedNodes)
+    bare = replace(tier, check=NoCheck(), cross_check=NoCrossCheck())
+    for kind, sent in (("simulated", uploads), ("as deployed", whole_tables(uploads, len(table)))):
+        for name, each in (("mean alone", bare), ("checks and mean", tier)):
+            times = []
+            for _ in range(repeats + 1):
+                began = time.perf_counter()
+                each.collect([sent], len(table), 1)
+                times.append(time.perf_counter() - began)
+            figures.append({"uploads": kind, "node does": name, **spread(times[1:])})
+    report("check", figures, output)
 
 
 @app.command()
@@ -137,10 +225,32 @@ def flwr(data_set: str = "ml-100k", data_dir: DataDir = "", rounds: int = 40, ou
     report("flwr", figures, output)
 
 
-def spread(times: list[float]) -> dict[str, float]:
-    """Median and quartiles in milliseconds."""
-    low, middle, high = np.quantile(np.array(times) * 1e3, [0.25, 0.5, 0.75])
-    return {"median_ms": float(middle), "quartile_1_ms": float(low), "quartile_3_ms": float(high)}
+@app.command()
+def compare(old: Path, new: Path) -> None:
+    """Ratios of two files of figures, new over old, line by line where both speak of the same."""
+    before, after = (json.loads(path.read_text(encoding="utf-8")) for path in (old, new))
+    for key in ("machine", "threads"):
+        if before[key] != after[key]:
+            typer.echo(f"{key} differs: {before[key]} and {after[key]}; ratios then say little", err=True)
+    try:
+        show(f"{after['name']}: {new} / {old}", ratios(before["figures"], after["figures"]))
+    except ValueError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(2) from None
+
+
+def whole_tables(uploads: Any, num_items: int) -> Any:
+    """Simulated dense uploads as real devices send them: noise on every row."""
+    from fastpfrec_flwr.trusted_node.points import UploadPoints
+    from fastpfrec_flwr.trusted_node.uploads import Uploads
+
+    clients = uploads.num_clients
+    points = UploadPoints.gather([uploads], [np.arange(clients)], num_items, 1)
+    values = np.concatenate([points.table(j) for j in range(clients)])
+    rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
+    whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
+    squares = np.einsum("ij,ij->i", values, values, dtype=np.float64).reshape(clients, num_items).sum(axis=1)
+    return whole.with_squares(squares)
 
 
 def resident_mb() -> float:
@@ -148,24 +258,6 @@ def resident_mb() -> float:
     status = Path("/proc/self/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     return int(found.group(1)) / 1024 if found else float("nan")
-
-
-def report(name: str, figures: list[dict[str, Any]], output: str) -> None:
-    """Print a table; write JSON with machine, versions and threads."""
-    from fastpfrec_flwr.parallel import available_threads
-    from fastpfrec_flwr.server.run_folder import versions
-
-    table = Table(title=name)
-    for column in figures[0]:
-        table.add_column(column, justify="right")
-    for line in figures:
-        table.add_row(*(f"{value:.1f}" if isinstance(value, float) else str(value) for value in line.values()))
-    Console().print(table)
-    if output:
-        facts = {"machine": platform.processor() or platform.machine(), "threads": available_threads()}
-        Path(output).write_text(
-            json.dumps({"name": name, **facts, "versions": versions(), "figures": figures}, indent=2)
-        )
 
 
 if __name__ == "__main__":

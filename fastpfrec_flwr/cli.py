@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fastpfrec_flwr.audit.commands import audit
+from fastpfrec_flwr.commands import catalogue, recommending
 from fastpfrec_flwr.experiments.commands import app as experiment_app
 from fastpfrec_flwr.report.commands import report
 
@@ -18,6 +19,9 @@ data_app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, f
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
 app.command()(report)
+app.add_typer(catalogue.app, name="catalogue")
+for command in (recommending.recommend, recommending.export, recommending.measure, recommending.serve):
+    app.command()(command)
 app.command()(audit)
 
 NameOrPath = Annotated[str, typer.Argument(help="A named data set, or a path of your own.")]

@@ -7,6 +7,7 @@ defaults in `pyproject.toml` under `[tool.flwr.app.config]`, in kebab-case; a te
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,10 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
+# The federated models of `baselines.federated`; beside them `model` may be fastpfrec, or a class of one's own.
+BASELINES = ("local-only", "lightgcn", "fedmf", "fedncf", "fedgnn", "perfedrec", "perfedrec++")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
@@ -44,6 +48,7 @@ class RunConfig(BaseModel):
     test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
 
     min_weight: NonNegative
+    catalogue: str
 
     # run
     seed: CountOrZero
@@ -54,11 +59,15 @@ class RunConfig(BaseModel):
     num_rounds: Count
     clients_per_round: Count
     evaluate_every: CountOrZero
+    evaluate_users: CountOrZero
     early_stop_patience: CountOrZero
     refit: bool
     checkpoint_every: CountOrZero
     resume_from: str
+    initial_model: str
+    train_items: Literal["all", "new"]
     round_timeout: Positive
+    min_clients: CountOrZero
     report_loss: bool
     user_metrics: bool
     trackers: str
@@ -67,6 +76,14 @@ class RunConfig(BaseModel):
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
     strategy_options: str
     strategy_memory: Positive
+
+    # model: ours with its encoder, or another one on the same footing
+    model: Annotated[str, Field(pattern=rf"^(fastpfrec|{'|'.join(map(re.escape, BASELINES))}|[\w.]+:\w+)$")]
+    weights_learning_rate: Positive
+    num_clusters: Count
+    cluster_weight: Share
+    pretrain_rounds: CountOrZero
+    contrast_temperature: Positive
 
     # encoder and its loss
     encoder: Literal["fastgnn", "lightgcn"]
@@ -113,6 +130,7 @@ class RunConfig(BaseModel):
     check: Literal["none", "paper", "clients", "absolute"]
     robust_z_threshold: Positive
     outlier_ratio_threshold: Share
+    alignment_z_threshold: NonNegative
     node_z_threshold: NonNegative
     node_aggregator: Literal[
         "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
@@ -122,6 +140,14 @@ class RunConfig(BaseModel):
     malicious_fraction: Annotated[float, Field(ge=0, lt=0.5)]
     centered_clip_radius: NonNegative
     centered_clip_iterations: Count
+    secret_assignment: bool
+    failed_nodes: CountOrZero
+    failure_start: Count
+    failure_probability: Share
+    failure_rounds: CountOrZero
+    failure_moment: Literal["before", "during", "after"]
+    reassignment: Literal["retry", "next-round", "none"]
+    quarantine_rounds: CountOrZero
 
     # server
     server_aggregator: Literal["mean", "median", "trimmed-mean", "geometric-median"]
@@ -131,6 +157,21 @@ class RunConfig(BaseModel):
     server_schedule: Literal["constant", "cosine"]
     blend_weight: Annotated[float, Field(gt=0, le=1)]
     unit_rows: bool
+
+    # attacks (simulations)
+    attack: Literal[
+        "none", "absent", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
+        "alie", "ipm", "min-max", "promotion", "clustering", "sybil",
+    ]  # fmt: skip
+    attack_fraction: Share
+    attack_from_round: Count
+    attack_strength: Finite
+    attack_noise: bool
+    attack_target_item: Annotated[int, Field(ge=-1)]
+    attack_placement: Literal["spread", "one-node"]
+    node_attack: Literal["none", "noise", "shift", "scaling", "replacement"]
+    compromised_nodes: CountOrZero
+    node_attack_strength: Finite
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
@@ -175,6 +216,14 @@ class RunConfig(BaseModel):
                 "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
             ),
             (
+                self.train_items == "new" and not self.initial_model,
+                "initial-model must name a model with train-items = 'new', got '': the old rows come from it",
+            ),
+            (
+                self.train_items == "new" and (self.strategy != "fastpfrec" or self.blend_weight < 1),
+                "train-items must be 'all' with blend-weight < 1 or another strategy than fastpfrec, got 'new': both move old rows",
+            ),
+            (
                 self.refit and self.evaluate_every == 0,
                 "evaluate-every must be >= 1 with refit = true: the number of rounds is chosen on validation",
             ),
@@ -189,6 +238,9 @@ class RunConfig(BaseModel):
         ]
         rules += self._secure_rules()
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
+        rules += self._node_rules()
+        rules += self._model_rules()
+        rules += self._attack_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -261,7 +313,7 @@ class RunConfig(BaseModel):
         if self.encoder == "fastgnn":
             return [
                 (
-                    self.num_layers != 2,
+                    self.num_layers != 2 and self.model == "fastpfrec",
                     f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
                 )
             ]
@@ -289,9 +341,38 @@ class RunConfig(BaseModel):
                 "a dense noised upload does not show which rows its client touched",
             ),
             (
+                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
+                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
+                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
+            ),
+            (
                 robust and self.counted,
                 "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
                 f"got {self.popularity_weight}: a count is a sum, which no median keeps",
+            ),
+        ]
+
+    def _node_rules(self) -> list[tuple[bool, str]]:
+        """Failures need nodes that can fail."""
+        no_nodes = self.tier == "direct" or self.strategy != "fastpfrec"
+        keys = ("failed_nodes", "failure_probability", "quarantine_rounds")
+        return [
+            (
+                self.min_clients > self.clients_per_round,
+                f"min-clients must be <= clients-per-round ({self.clients_per_round}), got {self.min_clients}: "
+                "no round could ever count",
+            ),
+            (
+                self.failed_nodes > self.num_trusted_nodes,
+                f"failed-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.failed_nodes}",
+            ),
+            *(
+                (
+                    no_nodes and getattr(self, key) > 0,
+                    f"{_kebab(key)} must be 0 without trusted nodes (tier = 'direct', or another strategy), "
+                    f"got {getattr(self, key)}",
+                )
+                for key in keys
             ),
         ]
 
@@ -315,6 +396,66 @@ class RunConfig(BaseModel):
             ),
         ]
 
+    def _model_rules(self) -> list[tuple[bool, str]]:
+        """What belongs to FastPFRec alone: another model would not read it."""
+        if self.model not in BASELINES:
+            return []
+        of = f"with model = '{self.model}'"
+        rules = [
+            (
+                self.encoder != "fastgnn",
+                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
+            ),
+            (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
+            (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
+            (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),
+            (self.blend_weight < 1, f"blend-weight must be 1.0 {of}, got {self.blend_weight}"),
+            (self.unit_rows, f"unit-rows must be false {of}, got true"),
+            (self.counted, f"popularity-weight must be 0.0 {of}, got {self.popularity_weight}"),
+        ]
+        if self.model in ("local-only", "perfedrec", "perfedrec++"):
+            rules += [
+                (self.strategy != "fastpfrec", f"strategy must be 'fastpfrec' {of}, got {self.strategy!r}"),
+            ]
+        if self.model == "perfedrec++":
+            rules += [
+                (
+                    self.pretrain_rounds >= self.num_rounds,
+                    f"pretrain-rounds must be < num-rounds ({self.num_rounds}) {of}, got {self.pretrain_rounds}",
+                )
+            ]
+        return rules
+
+    def _attack_rules(self) -> list[tuple[bool, str]]:
+        """What an attack needs to be what it is called."""
+        return [
+            (
+                self.attacked and self.counted,
+                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
+            ),
+            (
+                self.attacked and (self.noise == "gaussian" or self.secure_sum),
+                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: liars' own noise is Laplace, "
+                "and nobody sees single uploads there",
+            ),
+            (
+                self.compromised_nodes > self.num_trusted_nodes,
+                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
+            ),
+            (
+                self.compromised_nodes > 0 and self.node_attack == "none",
+                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
+            ),
+            (
+                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
+            ),
+            (
+                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
+                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
+            ),
+        ]
+
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
         return self.model_dump(by_alias=True)
@@ -323,6 +464,11 @@ class RunConfig(BaseModel):
     def tracker_names(self) -> tuple[str, ...]:
         """The experiment trackers that are told of the run."""
         return tuple(name.strip() for name in self.trackers.split(",")) if self.trackers.strip() else ()
+
+    @property
+    def attacked(self) -> bool:
+        """Whether clients or trusted nodes of this simulation lie."""
+        return self.attack != "none" or self.node_attack != "none"
 
     @property
     def counted(self) -> bool:
@@ -404,6 +550,8 @@ def _explain(item: Any, known: Mapping[str, Any]) -> str:
         "string_type": "must be a string",
         "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
     }
+    if key == "model":
+        rules["string_pattern_mismatch"] = f"must be fastpfrec, {', '.join(BASELINES)}, or '<module>:<class>'"
     rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
     return f"{key} {rule}, got {item['input']!r}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 Task = TypeVar("Task")
+
+_granted = threading.local()
 
 
 def available_threads(requested: int = 0) -> int:
@@ -46,6 +49,17 @@ def one_thread_products() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """This thread does all its work itself for a while: those who share out whole SuperNodes have used up the processors."""
+    before = getattr(_granted, "alone", False)
+    _granted.alone = True
+    try:
+        yield
+    finally:
+        _granted.alone = before
+
+
 def in_parallel(run: Callable[[Task], None], tasks: Iterable[Task], threads: int) -> None:
     """Call `run` (which must release the interpreter lock to gain anything) on every task; the first error is raised.
 
@@ -53,7 +67,7 @@ def in_parallel(run: Callable[[Task], None], tasks: Iterable[Task], threads: int
     that call a BLAS belong under `one_thread_products`, so that the threads here are all there are.
     """
     waiting = iter(list(tasks))
-    if threads <= 1:
+    if threads <= 1 or getattr(_granted, "alone", False):
         for task in waiting:
             run(task)
         return

@@ -66,11 +66,11 @@ def popularity_top_k(split: SplitLike, phase: Phase = "test", *, top_k: int = 20
     -------
     (users, top_k) int32, as from `evaluation.ranking.rank_top_k`.
     """
-    counts = np.asarray(_history_matrix(split, phase).sum(axis=0)).ravel()  # (items,)
+    counts = np.asarray(history_matrix(split, phase).sum(axis=0)).ravel()  # (items,)
     return rank_top_k(
         np.zeros((split.num_users, 1), np.float32),
         np.zeros((split.num_items, 1), np.float32),
-        _history(split, phase),
+        history(split, phase),
         top_k=top_k,
         item_bias=counts.astype(np.float32),
     )
@@ -102,9 +102,9 @@ def item_knn_top_k(
     """
     if neighbours < 1 or shrink < 0:
         raise ValueError(f"neighbours must be >= 1 and shrink >= 0, got {neighbours} and {shrink}")
-    users = _history_matrix(split, phase)  # (users, items)
+    users = history_matrix(split, phase)  # (users, items)
     likeness = item_likeness(users, neighbours, shrink)  # (items, neighbour items)
-    masks = _history(split, phase)
+    masks = history(split, phase)
     top_items = np.empty((split.num_users, top_k), np.int32)
     for first, last in _blocks(split.num_users, split.num_items):
         scores = (users[first:last] @ likeness).toarray()  # (block, items)
@@ -159,7 +159,7 @@ def reference_metrics(split: SplitLike, phase: Phase = "test") -> dict[str, dict
     return {name: metrics(metric_sums(top_items, truth)) for name, top_items in lists.items()}
 
 
-def _history(split: SplitLike, phase: Phase) -> list[Rows]:
+def history(split: SplitLike, phase: Phase) -> list[Rows]:
     """What a model may know of each user in a phase."""
     if phase not in ("validation", "test"):
         raise ValueError(f"phase must be 'validation' or 'test', got {phase!r}")
@@ -167,11 +167,11 @@ def _history(split: SplitLike, phase: Phase) -> list[Rows]:
     return [Rows.of_csr(part) for part in parts]
 
 
-def _history_matrix(split: SplitLike, phase: Phase) -> Table:
+def history_matrix(split: SplitLike, phase: Phase) -> Table:
     """Users' histories as a (users, items) float32 table of ones."""
     shape = (split.num_users, split.num_items)
     table: Any = sparse.csr_array(shape, dtype=np.float32)  # scipy's stubs lose the shape on the way
-    for rows in _history(split, phase):
+    for rows in history(split, phase):
         indptr = np.append(rows.starts, rows.ends[-1:]) if rows.ends.size else np.zeros(1, np.int64)
         table = table + sparse.csr_array((np.ones(rows.items.size, np.float32), rows.items, indptr), shape=shape)
     table.data[:] = 1.0  # a pair that stands twice is still one user

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -16,18 +15,23 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
-from fastpfrec_flwr.client.build import build_client, build_device
+from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
+from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
+from fastpfrec_flwr.client.build import build_client, build_device, node_class
 from fastpfrec_flwr.client.node import Node, merged_rows
 from fastpfrec_flwr.client.secure import SecureRound
 from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
 from fastpfrec_flwr.data.cache import load_split
+from fastpfrec_flwr.data.preparation import split_settings as split_settings
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import APP, source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError, secure
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import available_threads
+from fastpfrec_flwr.recommend.keeping import keep_model
 
 # Ray hides the GPUs from actors that asked for none; must be set where `ray.init` will see it.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -42,12 +46,13 @@ app = ClientApp()
 
 
 class Place(NamedTuple):
-    """Which users this SuperNode holds, and where it keeps their state."""
+    """Which users this SuperNode holds, where it keeps their state, and the catalogue file that it goes by, if any."""
 
     partition: int
     num_partitions: int
     state_root: Path
     deployed: bool
+    catalogue: Path | None = None
 
 
 @app.query()
@@ -57,7 +62,10 @@ def describe(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         if config.device == "cuda":
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
-        prepared = _prepare(config)
+        node_class(config)
+        prepared = _prepare(config, order, place)
+        if missing := prepared.report.get("items_not_in_catalogue"):
+            _warn_once(f"{missing} items of this device's data are not in its catalogue and are left out")
         shard = open_shard(prepared.directory, place.partition, place.num_partitions)
         return messages.encode_description(
             Description(
@@ -78,7 +86,7 @@ def catalogue(message: Message, context: Context) -> Message:
     """Hand out the public item ids, in row order."""
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
-        split = _open_split(_prepare(config).directory)
+        split = _open_split(_prepare(config, order, place).directory)
         return messages.encode_catalogue([str(i) for i in split.item_ids], json.dumps(split.report))
 
     return _reply(message, context, answer)
@@ -106,7 +114,8 @@ def train(message: Message, context: Context) -> Message:
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
-        uploads, report = _node(config, order, place).train(table, order)
+        node = _fitting_node(config, order, place, len(table))
+        uploads, report = node.train(table, order)
         return messages.encode_uploads(uploads, report)
 
     return _reply(message, context, answer)
@@ -119,7 +128,12 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
         counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
-        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts, counts))
+        sums = _fitting_node(config, order, place, len(table)).evaluate(table, order, parts, counts)
+        if place.deployed and "test" in parts:
+            # The server asks for the test part where a table is the best so far: the device's users recommend with that one.
+            split = _open_split(_prepare(config, order, place).directory)
+            keep_model(place.state_root, table, counts, _catalogue(place, split), config.to_flat_dict(), order.state_id)
+        return messages.encode_metric_sums(sums)
 
     return _reply(message, context, answer)
 
@@ -129,7 +143,7 @@ def secure_hello(message: Message, context: Context) -> Message:
     """Begin a secure sum: this round's clients and their public keys."""
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
-        begun = SecureRound.of(_node(config, order, place), order)
+        begun = SecureRound.of(node_of(config, order, place), order)
         _keep(context, begun, order)
         return secure.encode_hellos(begun.hellos())
 
@@ -157,7 +171,7 @@ def secure_mask(message: Message, context: Context) -> Message:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
         kept = _kept(context, order)
         sealed = secure.parcels_in(message.content, "sealed", secure.SEALED)
-        uploads, report = kept.mask(_node(config, order, place), table, order, sealed)
+        uploads, report = kept.mask(node_of(config, order, place), table, order, sealed)
         _keep(context, kept, order)
         return secure.encode_masked(uploads, report)
 
@@ -195,19 +209,22 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 f"this SuperNode runs other code than the server ({source_fingerprint()} against {order.source}): "
                 "end the local SuperLink (or update the app on the device) and run again"
             )
-        content = answer(config, order, _place(context, config))
-    except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error) as error:
+        content = answer(config, order, place_of(context, config))
+    except (ConfigError, DataError, CatalogueError, RefusedError, StateError, sqlite3.Error) as error:
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
 
-def _place(context: Context, config: RunConfig) -> Place:
+def place_of(context: Context, config: RunConfig) -> Place:
+    """Which users this SuperNode holds and where."""
+    """Where the SuperNode of this context stands."""
     node = context.node_config
     deployed = "partition-id" not in node
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
+    catalogue = catalogue_file(node, config, root if deployed else None)
     if deployed:
-        return Place(0, 1, root, True)
-    return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False)
+        return Place(0, 1, root, True, catalogue)
+    return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False, catalogue)
 
 
 def _default_state_root() -> Path:
@@ -216,20 +233,29 @@ def _default_state_root() -> Path:
     return Path(platformdirs.user_state_path(APP, appauthor=False)) / "clients"
 
 
-def split_settings(config: RunConfig) -> SplitSettings:
-    """How the configuration wants the data set cut."""
-    return SplitSettings(
-        config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
-    )
+def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
+    """This SuperNode's data, under the catalogue that server and devices agreed on."""
+    file = opened(place.catalogue)
+    prepared = _prepared(config.data_set, config.data_dir, split_settings(config), file)
+    see_that_they_agree(order, _catalogue_hash(prepared.directory), file)
+    return prepared
 
 
-def _prepare(config: RunConfig) -> PreparedSplit:
-    return _prepared(config.data_set, config.data_dir, split_settings(config))
+def prepared_directory(config: RunConfig, order: Order, place: Place) -> Path:
+    """Where the prepared split of the configuration's data set lies."""
+    return _prepare(config, order, place).directory
+
+
+def _catalogue(place: Place, split: Split) -> Catalogue:
+    file = opened(place.catalogue)
+    return Catalogue.of_rows(split.item_ids.tolist(), split.name) if file is None else load_catalogue(file)
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _prepared(data_set: str, data_dir: str, settings: SplitSettings) -> PreparedSplit:
-    return prepare(data_set, data_dir or None, settings)
+def _prepared(data_set: str, data_dir: str, settings: SplitSettings, catalogue: CatalogueFile | None) -> PreparedSplit:
+    return prepare(
+        data_set, data_dir or None, settings, catalogue=None if catalogue is None else load_catalogue(catalogue)
+    )
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -239,8 +265,7 @@ def _open_split(directory: Path) -> Split:
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
 def _catalogue_hash(directory: Path) -> str:
-    ids = _open_split(directory).item_ids
-    return hashlib.sha256("\n".join(ids.tolist()).encode()).hexdigest()[:16]
+    return hash_of(_open_split(directory).item_ids.tolist())
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -258,8 +283,9 @@ def _open_state(path: Path, embedding_dim: int) -> ClientState:
     return ClientState(path, embedding_dim)
 
 
-def _node(config: RunConfig, order: Order, place: Place) -> Node:
-    prepared = _prepare(config)
+def node_of(config: RunConfig, order: Order, place: Place) -> Node:
+    """The SuperNode's users, ready to train and to be evaluated."""
+    prepared = _prepare(config, order, place)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
     return build_client(
@@ -272,6 +298,17 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
         _user_metrics(config, order, place),
     )
+
+
+def _fitting_node(config: RunConfig, order: Order, place: Place, num_items: int) -> Node:
+    """The node, if the table that came is one of its catalogue."""
+    node = node_of(config, order, place)
+    if num_items != build_layout(config).rows(node.shard.num_items):
+        raise RefusedError(
+            f"the item table has {num_items} rows, this SuperNode's catalogue {node.shard.num_items} items: the data set changed "
+            "since the run began; give all SuperNodes the same and start the run again"
+        )
+    return node
 
 
 def user_metrics_folder(state_root: Path, state_id: str) -> Path:

@@ -1,4 +1,4 @@
-"""From a configuration to a client's objects: encoder, privacy mechanism and device are chosen here and nowhere else.
+"""From a configuration to a client's objects: model, encoder, privacy mechanism and device are chosen here and nowhere else.
 
 The encoder is `model.encoders.build_encoder`'s, which `Node.encoder` asks. The false items of the graph are drawn by
 `model.graph.build_local_graphs`, whose `perturbation` is one function with four ways to draw.
@@ -13,6 +13,7 @@ from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.model.named import load_model
 from fastpfrec_flwr.privacy.mechanism import (
     Clip,
     GaussianMechanism,
@@ -20,11 +21,14 @@ from fastpfrec_flwr.privacy.mechanism import (
     LaplaceMechanism,
     Mechanism,
     NoNoise,
+    SendsNothing,
 )
 
 
 def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
     """The privacy mechanism that the configuration asks for, and with it the form of the upload."""
+    if config.model == "local-only":
+        return SendsNothing()
     clip = Clip(config.row_clip, config.clip_norm, config.clip_kind == "l1", config.counted, config.coordinate_clip)
     scale, dense = config.effective_noise_scale, config.upload == "dense"
     mechanisms: dict[str, Mechanism] = {
@@ -54,6 +58,19 @@ def build_device(wanted: str) -> str:
     return "cpu"
 
 
+def node_class(config: RunConfig) -> type[Node]:
+    """The class of a SuperNode that trains the configuration's model.
+
+    Raises
+    ------
+    ConfigError if `model` names none.
+    """
+    found = Node if config.model == "fastpfrec" else load_model(config.model)
+    if not (isinstance(found, type) and issubclass(found, Node)):
+        raise ConfigError(f"model: {config.model} must be a subclass of fastpfrec_flwr.client.node.Node, got {found!r}")
+    return found
+
+
 def build_client(
     config: RunConfig,
     shard: Shard,
@@ -70,8 +87,12 @@ def build_client(
     ----------
     shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics : see `Node`.
     threads : of the compiled step and of the noise.
+
+    Raises
+    ------
+    ConfigError if `model` names none that can be made.
     """
-    return Node(
+    return node_class(config)(
         config, shard, state, build_mechanism(config, threads), num_users, secret, build_device(config.device), threads,
         refit_rows, user_metrics,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from fastpfrec_flwr.client.plan import CohortPlan
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
-from fastpfrec_flwr.model.lightgcn import layer_weights
+from fastpfrec_flwr.model.linear import layer_weights
 from fastpfrec_flwr.parallel import in_parallel
 
 _USERS_PER_TASK = 4
@@ -46,15 +46,18 @@ def lightgcn_step(
     config: RunConfig,
     report_loss: bool,
     threads: int,
+    num_layers: int | None = None,
 ) -> StepResult:
     """One SGD step for each user of a cohort with a shared negative set, as `autograd_step` would take it.
 
     Parameters
     ----------
     item_table : (items, k). private : (users, k) p_u.
+    num_layers : None is the configuration's; 0 is matrix factorisation: u = p_u, and items are their own rows.
     """
+    layers = config.num_layers if num_layers is None else num_layers
     settings = _Settings(
-        *layer_weights(config.num_layers), float(config.num_layers + 1), config.l2, config.item_learning_rate,
+        *layer_weights(layers), float(layers + 1), config.l2, config.item_learning_rate,
         config.user_learning_rate, config.user_l2, config.unit_rows, report_loss,
     )  # fmt: skip
     changes = np.empty((len(plan.rows), item_table.shape[1]), np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,23 @@ from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.encoders import Encoder, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
-from fastpfrec_flwr.model.scoring import popularity_bias
+from fastpfrec_flwr.model.linear import popularity_bias
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT, Mechanism, PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+
+
+class Ranker(Protocol):
+    """Ranks the catalogue for some users."""
+
+    def __call__(self, asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
+        """(asked, 20) items, best first, as from `evaluation.ranking.rank_top_k`.
+
+        Parameters
+        ----------
+        asked : places of the users in the shard. masks : what each of them cannot be recommended.
+        """
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,7 @@ class Node:
         history = self._history(order.phase)
         graphs = self._graphs(history, drawn, order.phase)
         able = can_train(graphs)
+        without_items = int((~able).sum())
         spent = self._spent_after(drawn, len(table))
         if spent is not None:
             able &= spent <= self._allowance
@@ -91,19 +104,7 @@ class Node:
         users = self.shard.users[drawn]
         vectors = self.state.vectors(users, self._initial_vectors(users))
         deviations = self._deviations(users, order.server_round)
-        updates = train_cohort(
-            table,
-            self.encoder.item_weights(table),
-            graphs,
-            vectors,
-            self._keys("negatives", order, users),
-            self.config,
-            refresh=self.encoder.refreshes(order.server_round),
-            report_loss=order.report_loss,
-            device=self.device,
-            threads=self.threads,
-            deviations=deviations,
-        )
+        updates = self.local_updates(table, graphs, vectors, users, order, deviations)
         kept = None
         if deviations is not None:
             updates, kept = self._whole_changes(updates, deviations, order.server_round)
@@ -124,6 +125,8 @@ class Node:
             int((~able).sum()),
             float(updates.losses.sum()) if asked else 0.0,
             int(updates.own_counts.sum()) if asked else 0,
+            int((~able).sum()) - without_items,
+            order.table_version,
         )
 
     def evaluate(
@@ -133,45 +136,126 @@ class Node:
         parts: list[str],
         item_counts: NDArray[np.float32] | None = None,
     ) -> dict[str, MetricSums]:
-        """Rank every user's unseen items and add up the metrics; masked is what the user has seen before `part`.
+        """Rank the users' unseen items and add up the metrics; masked is what the user has seen before `part`.
+
+        A simulation may ask for a sample (`evaluate-users`): the same users in every round, however they are spread.
 
         Parameters
         ----------
         item_counts : (items,) noised users per item, where popularity has a say.
         """
         bias = None if item_counts is None else popularity_bias(item_counts, self.config.popularity_weight)
-        history = self._history(order.phase)
-        users = self.shard.users
+        sample = self._evaluated()
+        whole = self._history(order.phase)
+        history = Rows(whole.items, whole.starts[sample], whole.ends[sample])
+        users = self.shard.users[sample]
         private = self.state.vectors(users, self._initial_vectors(users))
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        rank = self.ranker(table, users, history, private, bias)
         sums = {}
         for part in parts:
             truth = self.shard.validation if part == "validation" else self.shard.test
             masks = [self.shard.train] if part == "validation" else [self.shard.train, self.shard.validation]
-            asked = np.flatnonzero(truth.ends > truth.starts)
+            asked = np.flatnonzero(truth.ends[sample] > truth.starts[sample])
+            places = sample[asked]
             with one_thread_products():
-                top = rank_top_k(
-                    vectors[asked],
-                    table,
-                    [_own_rows(mask, asked) for mask in masks],
-                    item_bias=bias,
-                    device=self.device,
-                    threads=self.threads,
-                )
-            per_user = per_user_metrics(top, _own_rows(truth, asked))
+                top = rank(asked, [own_rows(mask, places) for mask in masks])
+            per_user = per_user_metrics(top, own_rows(truth, places))
             sums[part] = sum_up(per_user)
             if part == "test" and self.user_metrics is not None:
                 UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
+
+    def _evaluated(self) -> NDArray[np.int64]:
+        """Places in the shard of the users that an evaluation ranks for."""
+        if self.config.evaluate_users == 0 or self.secret is not None:
+            return np.arange(len(self.shard.users))
+        users = round_users(self.config.seed, "evaluation", 1, self.config.evaluate_users, self.num_users)
+        return _places_of(self.shard.users, users)
+
+    # ---- what another model does in its own way (`baselines.federated`) ----------------------------------------------
+
+    @property
+    def blend_weight(self) -> float:
+        """beta of what the device keeps of its own changes; 1 keeps none."""
+        return self.config.blend_weight
+
+    def local_updates(
+        self,
+        table: NDArray[np.float32],
+        graphs: LocalGraphs,
+        private: NDArray[np.float32],
+        users: NDArray[np.int64],
+        order: Order,
+        deviations: list[Deviation] | None,
+    ) -> LocalUpdates:
+        """One local step of every user of a cohort.
+
+        Parameters
+        ----------
+        table : (rows, k), the items' rows first. private : (users, k). users : their numbers.
+        deviations : each user's D_i, current, where `blend_weight` is below 1.
+        """
+        return train_cohort(
+            table,
+            self.encoder.item_weights(table),
+            graphs,
+            private,
+            self._keys("negatives", order, users),
+            self.config,
+            refresh=self.encoder.refreshes(order.server_round),
+            report_loss=order.report_loss,
+            device=self.device,
+            threads=self.threads,
+            deviations=deviations,
+        )
+
+    def ranker(
+        self,
+        table: NDArray[np.float32],
+        users: NDArray[np.int64],
+        history: Rows,
+        private: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+    ) -> Ranker:
+        """What ranks the catalogue for some of this SuperNode's users.
+
+        Parameters
+        ----------
+        table, users, private : as for `local_updates`. history : the users' true items. bias : (items,) or None.
+        """
+        vectors = self._ranking_vectors(table, history, private)
+        choices = table[: self.shard.num_choices]
+        of_choices = None if bias is None else bias[: self.shard.num_choices]
+
+        def rank(asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
+            return rank_top_k(
+                vectors[asked], choices, masks, item_bias=of_choices, device=self.device, threads=self.threads
+            )
+
+        return rank
+
+    # ------------------------------------------------------------------------------------------------------------------
+    def ranking_vectors(self, table: NDArray[np.float32], phase: str) -> NDArray[np.float32]:
+        """(users of the shard, k) vectors that rank items by their inner product with the rows of `table`."""
+        users = self.shard.users
+        return self._ranking_vectors(
+            table, self._history(phase), self.state.vectors(users, self._initial_vectors(users))
+        )
+
+    def _ranking_vectors(
+        self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        vectors = self.encoder.user_vectors(table, history, private)
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
+        return vectors
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""
         if self.secret is not None:
             return device_users(order.clients, len(self.shard.users))
         users = round_users(self.config.seed, order.phase, order.server_round, order.clients, self.num_users)
-        return np.flatnonzero(np.isin(self.shard.users, users, assume_unique=True))
+        return _places_of(self.shard.users, users)
 
     def _history(self, phase: str) -> Rows:
         """What the users learn from: their train items, on a refit their validation items too."""
@@ -191,7 +275,7 @@ class Node:
             history.starts[positions],
             history.ends[positions],
             user_stream_keys(key, users),
-            self.shard.num_items,
+            self.shard.num_choices,
             self.config.perturbation,
             self.config.perturbation_prob,
             self.config.keep_prob,
@@ -210,14 +294,14 @@ class Node:
         return vectors * np.float32(self.config.init_scale)
 
     def _deviations(self, users: NDArray[np.int64], server_round: int) -> list[Deviation] | None:
-        if self.config.blend_weight == 1:
+        if self.blend_weight == 1:
             return None
         kept = self.state.deviations(users)
         if any(deviation.server_round >= server_round for deviation in kept):
             raise StateError(
                 f"users of this device have trained in round {server_round} already; a round is trained once"
             )
-        return [deviation.at_start_of(server_round, self.config.blend_weight) for deviation in kept]
+        return [deviation.at_start_of(server_round, self.blend_weight) for deviation in kept]
 
     def _with_counts(self, updates: LocalUpdates, graphs: LocalGraphs, users: NDArray[np.int64]) -> LocalUpdates:
         """One more column: `COUNT_UNIT` on a user's own items in the first round that it trains, zero otherwise.
@@ -264,7 +348,15 @@ class Node:
             updates.losses,
             updates.own_counts,
         )
-        return whole, [after_round(each, server_round, self.config.blend_weight) for each in trained]
+        return whole, [after_round(each, server_round, self.blend_weight) for each in trained]
+
+
+def _places_of(own: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the `wanted` users that are among `own` stand there; both ascending and distinct."""
+    places = np.searchsorted(own, wanted)
+    inside = places < len(own)
+    found: NDArray[np.int64] = places[inside][own[places[inside]] == wanted[inside]].astype(np.int64)
+    return found
 
 
 def merged_rows(shard: Shard) -> Rows:
@@ -275,7 +367,7 @@ def merged_rows(shard: Shard) -> Rows:
     return Rows(np.concatenate([*both, np.empty(0, np.int32)]).astype(np.int32), ends - lengths, ends)
 
 
-def _own_rows(rows: RowsLike, positions: NDArray[np.int64]) -> Rows:
+def own_rows(rows: RowsLike, positions: NDArray[np.int64]) -> Rows:
     """Copy these users' rows alone: the ranking checks every item that it is given, and nobody else's may be read."""
     starts, ends = rows.starts[positions], rows.ends[positions]
     _, items = entries_of(Rows(rows.items, starts, ends))

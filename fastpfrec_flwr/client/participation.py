@@ -7,6 +7,7 @@ same users train whatever the number of SuperNodes. A real device draws from the
 from __future__ import annotations
 
 import secrets
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,13 @@ def round_users(seed: int, phase: str, server_round: int, clients: int, num_user
         return np.empty(0, np.int64)
     rounds_per_walk = num_users // clients
     walk, place = divmod(server_round - 1, rounds_per_walk)
-    order = derive_generator(seed, "participation", phase, walk).permutation(num_users)
-    return np.sort(order[place * clients : (place + 1) * clients])
+    return np.sort(_order(seed, phase, walk, num_users)[place * clients : (place + 1) * clients])
+
+
+@lru_cache(maxsize=4)
+def _order(seed: int, phase: str, walk: int, num_users: int) -> NDArray[np.int64]:
+    # Kept between rounds: with a million users it would be most of a small round.
+    return derive_generator(seed, "participation", phase, walk).permutation(num_users)
 
 
 def device_users(clients: int, num_users: int) -> NDArray[np.int64]:

@@ -9,42 +9,85 @@ import json
 import os
 import shutil
 import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.storage import make_directory, temporary_name
-from fastpfrec_flwr.data.types import Csr, Shard, ShardRows, Split, SplitSettings
+from fastpfrec_flwr.data.types import Csr, Shard, ShardRows, Split, SplitSettings, fingerprint
+
+if TYPE_CHECKING:
+    from fastpfrec_flwr.data.generated import Size
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 PARTS = ("train", "validation", "test")
+_READ_AT_ONCE = 1 << 24
 _REMEDY = "Remove the directory; the next run prepares the data set again"
 
 
 def save_split(split: Split, directory: Path) -> None:
     """Write a split; what stands at `directory` already is replaced."""
-    temporary = make_directory(temporary_name(directory))
-    try:
+
+    def fill(temporary: Path) -> dict[str, Any]:
         arrays: dict[str, NDArray[Any]] = {"user_ids": split.user_ids, "item_ids": split.item_ids}
         for part in PARTS:
             csr: Csr = getattr(split, part)
             arrays |= {f"{part}_indptr": csr.indptr, f"{part}_items": csr.items}
         for name, array in arrays.items():
             np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        manifest = {
-            "schema": SCHEMA_VERSION,
+        return {
             "name": split.name,
             "num_users": split.num_users,
             "num_items": split.num_items,
+            "num_reserved": split.num_reserved,
             "fingerprint": split.fingerprint,
             "settings": split.split_settings.as_dict(),
             "report": split.report,
-            "files": {f"{name}.npy": _size_and_crc(temporary / f"{name}.npy") for name in arrays},
         }
+
+    _replace(directory, fill)
+
+
+def save_generated(name: str, size: Size, settings: SplitSettings, report: dict[str, Any], directory: Path) -> None:
+    """Generate a split straight onto the disk; what stands at `directory` already is replaced."""
+    from fastpfrec_flwr.data.generated import write_generated  # compiled code, which few runs need
+
+    def fill(temporary: Path) -> dict[str, Any]:
+        figures = write_generated(size, settings, temporary)
+        ids = {f"{kind}_ids": _numbers(count) for kind, count in (("user", size.users), ("item", size.items))}
+        for key, array in ids.items():
+            np.save(temporary / f"{key}.npy", array, allow_pickle=False)
+        parts = {part: Csr(_open(temporary, f"{part}_indptr"), _open(temporary, f"{part}_items")) for part in PARTS}
+        return {
+            "name": name,
+            "num_users": size.users,
+            "num_items": size.items,
+            "fingerprint": fingerprint(parts, ids["user_ids"], ids["item_ids"]),
+            "settings": replace(settings, method="random").as_dict(),
+            "report": {**report, **figures},
+        }
+
+    _replace(directory, fill)
+
+
+def _numbers(count: int) -> NDArray[np.str_]:
+    """The ids "0", "1", ... as an array."""
+    return np.arange(count).astype(f"<U{len(str(count - 1))}")
+
+
+def _replace(directory: Path, fill: Callable[[Path], dict[str, Any]]) -> None:
+    """Have `fill` write .npy files into a new directory and tell what they are; then put it in place of `directory`."""
+    temporary = make_directory(temporary_name(directory))
+    try:
+        facts = fill(temporary)
+        files = {path.name: _size_and_crc(path) for path in sorted(temporary.glob("*.npy"))}
+        manifest = {"schema": SCHEMA_VERSION, **facts, "files": files}
         (temporary / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
         if directory.exists():
             broken = temporary_name(directory)
@@ -98,6 +141,7 @@ def load_split(directory: Path) -> Split:
         manifest["report"],
         manifest["fingerprint"],
         SplitSettings(**manifest["settings"]),
+        manifest.get("num_reserved", 0),
     )
 
 
@@ -122,7 +166,14 @@ def open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
         indptr = _open(directory, f"{part}_indptr")
         return ShardRows(_open(directory, f"{part}_items"), np.asarray(indptr[users]), np.asarray(indptr[users + 1]))
 
-    return Shard(users, manifest["num_items"], rows("train"), rows("validation"), rows("test"))
+    return Shard(
+        users,
+        manifest["num_items"],
+        rows("train"),
+        rows("validation"),
+        rows("test"),
+        manifest.get("num_reserved", 0),
+    )
 
 
 def _open(directory: Path, name: str) -> NDArray[Any]:
@@ -142,5 +193,8 @@ def _open(directory: Path, name: str) -> NDArray[Any]:
 
 
 def _size_and_crc(path: Path) -> list[int]:
-    data = path.read_bytes()
-    return [len(data), zlib.crc32(data)]
+    size, crc = 0, 0
+    with path.open("rb") as file:
+        while block := file.read(_READ_AT_ONCE):
+            size, crc = size + len(block), zlib.crc32(block, crc)
+    return [size, crc]

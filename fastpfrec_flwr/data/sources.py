@@ -9,11 +9,15 @@ import difflib
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastpfrec_flwr.data.catalogue import DATA_SET_NAMES, NAMED_SETS, SYNTHETIC, NamedSet
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.storage import one_at_a_time, sha256_of, store_root, write_atomically
 from fastpfrec_flwr.data.types import Progress
+
+if TYPE_CHECKING:
+    from fastpfrec_flwr.data.generated import Size
 
 SUFFIXES = (".txt", ".csv", ".tsv", ".inter", ".parquet", ".pq", ".data", ".dat")
 ROLE_NAMES = {
@@ -26,11 +30,15 @@ SINGLE_FILE_NAMES = ("u.data", "ratings.csv", "ratings.dat", "interactions.csv")
 
 @dataclass(frozen=True)
 class Source:
-    """The files of a data set: role ("all", or "train" with "validation" and "test") -> file. None: generated."""
+    """The files of a data set: role ("all", or "train" with "validation" and "test") -> file.
+
+    None: generated, and where `size` is given, of that size.
+    """
 
     name: str
     origin: str
     files: dict[str, Path] | None
+    size: Size | None = None
 
 
 def resolve(data_set: str, data_dir: str | Path | None, progress: Progress | None, offline: bool) -> Source:
@@ -49,6 +57,11 @@ def resolve(data_set: str, data_dir: str | Path | None, progress: Progress | Non
         raise DataError(f"data-set is empty. Give one of {', '.join(DATA_SET_NAMES)}, or an absolute path")
     if data_set == SYNTHETIC:
         return Source(SYNTHETIC, "generated", None)
+    if data_set.startswith(f"{SYNTHETIC}-") and not Path(data_set).exists():
+        from fastpfrec_flwr.data.generated import size_of  # compiled code, which few runs need
+
+        if (size := size_of(data_set)) is not None:
+            return Source(data_set, "generated", None, size)
     if data_set in NAMED_SETS:
         named = NAMED_SETS[data_set]
         found = locate(named, directory)

@@ -22,9 +22,7 @@ NameOrFile = Annotated[
 ]
 # What the paper shows and this project cannot show yet; said by `list`, so that nobody searches.
 NOT_YET = {
-    "attack-resilience": "needs malicious clients",
     "node-failure": "needs nodes that fail",
-    "node-compromise": "needs malicious nodes",
 }
 
 
@@ -55,6 +53,7 @@ def list_command() -> None:
                 f"    {len(suite.variants)} variants, {len(suite.seeds)} seeds, on {', '.join(suite.data_sets)}{more}"
             )
             typer.echo(f"    {runs} runs; --quick: {few}")
+    typer.echo("tuning: each model's settings by one space and budget; --model M (docs/baselines.md)")
     typer.echo("\nNot here yet, because the code cannot show it:")
     for name, reason in NOT_YET.items():
         typer.echo(f"    {name}: {reason}")
@@ -70,9 +69,16 @@ def run(
     data_dir: Annotated[str, typer.Option("--data-dir", help="Folder that holds <data-set>/...")] = "",
     output_dir: Annotated[str, typer.Option(help="The study folder; empty: one by the suite's name.")] = "",
     workers: Annotated[int, typer.Option(help="Runs side by side; 0: one a core, or one where time is measured.")] = 0,
+    model: Annotated[str, typer.Option(help="Of `tuning`: the models, separated by commas; empty: all.")] = "",
 ) -> None:
-    """Run a suite: what is done stays done, what failed or is missing is run; call it again to go on."""
+    """Run a suite: what is done stays done, what failed or is missing is run; call it again to go on.
+
+    `tuning` is no suite but the search for each model's settings: docs/baselines.md.
+    """
     with _plain_errors():
+        if name == "tuning":
+            _tune(model, data_dir, output_dir)
+            return
         from fastpfrec_flwr.experiments.cells import Choice, cells_of
         from fastpfrec_flwr.experiments.study import Study, default_study
         from fastpfrec_flwr.experiments.suite import SuiteError, load_suite
@@ -89,6 +95,15 @@ def run(
             study.write(suite, cells, quick)
             status = _run_all(suite, study, cells, workers)
     raise typer.Exit(status)
+
+
+def _tune(models: str, data_dir: str, output_dir: str) -> None:
+    from fastpfrec_flwr.experiments.study import default_study
+    from fastpfrec_flwr.experiments.tuning import tune_all
+
+    root = Path(output_dir).expanduser().absolute() if output_dir else default_study("tuning", False)
+    data = str(Path(data_dir).expanduser().absolute()) if data_dir else ""
+    tune_all(_listed(models), root, data, typer.echo)
 
 
 def _run_all(suite: Suite, study: Study, cells: list[Cell], workers: int) -> int:

@@ -35,8 +35,12 @@ Metric = Literal[
     "hit_ratio_micro@10", "hit_ratio_micro@20", "ndcg@10", "ndcg@20", "recall@10", "recall@20", "precision@10",
     "precision@20", "hit_rate_user@10", "hit_rate_user@20",
 ]  # fmt: skip
-# What a paper's table may print; the last two are times, not comparable with another machine's but worth showing.
-PaperMetric = Literal["hit_ratio_micro", "ndcg", "seconds_500_epochs", "communication_seconds_500_epochs"]
+# What a paper's table may print; seconds are not comparable with another machine's but worth showing, damage and the rates of a
+# check not with another definition's.
+PaperMetric = Literal[
+    "hit_ratio_micro", "ndcg", "seconds_500_epochs", "communication_seconds_500_epochs", "damage", "detected",
+    "false_positives", "check_seconds", "contained",
+]  # fmt: skip
 # What the runner sets for each run.
 RUNNER_KEYS = {"data-set", "data-dir", "output-dir", "state-dir", "resume-from", "seed", "threads", "user-metrics"}
 

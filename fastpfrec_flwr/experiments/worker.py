@@ -37,11 +37,12 @@ def write_settings(path: Path, values: Mapping[str, Any]) -> None:
     """Write run-config values as TOML: what `fastpfrec simulate -c` takes, too."""
     from fastpfrec_flwr.files import write_atomically
 
-    lines = [f"{key} = {_toml(value)}\n" for key, value in values.items()]
+    lines = [f"{key} = {toml_value(value)}\n" for key, value in values.items()]
     write_atomically(path, "".join(lines).encode())
 
 
-def _toml(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """A value as TOML spells it."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):
@@ -81,6 +82,7 @@ def _warm(job: Mapping[str, Any]) -> None:
         small = {
             **_SMALL,
             "item-refresh-interval": min(1, values["item-refresh-interval"]),
+            "compromised-nodes": min(1, values["compromised-nodes"]),
             "output-dir": f"{folder}/run",
             "state-dir": f"{folder}/state",
         }

@@ -50,8 +50,12 @@ def decode_array(array: Array, name: str, dtype: str, shape: tuple[int | None, .
     if length > _MAX_HEADER or len(data) < 10 + length or (10 + length) % 16:
         # NumPy pads to 64; elements off their alignment would have the kernels compiled anew.
         raise RefusedError(f"{name}: npy header of {length} bytes is too long, cut off or not padded")
+    text = data[10 : 10 + length]
+    if b"\\" in text or not text.isascii():
+        # Nothing that NumPy writes; Python would print a warning for each escape that it does not know.
+        raise RefusedError(f"{name}: npy header cannot be read")
     try:
-        header = ast.literal_eval(data[10 : 10 + length].decode("latin-1").strip())
+        header = ast.literal_eval(text.decode("ascii").strip())
         found_dtype, fortran, found_shape = header["descr"], header["fortran_order"], header["shape"]
     except (ValueError, SyntaxError, KeyError, TypeError, MemoryError, RecursionError):
         raise RefusedError(f"{name}: npy header cannot be read") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -21,6 +23,7 @@ class Order:
     report_loss : whether to report the train loss this round.
     snapshot : keep a copy of the state after this round (the server writes a checkpoint).
     restore : go back to the copy of this round first; 0 is no.
+    catalogue, catalogue_version : hash and version of the item ids that all agreed on; empty and 0 before they have.
     """
 
     source: str
@@ -31,6 +34,14 @@ class Order:
     report_loss: bool = False
     snapshot: bool = False
     restore: int = 0
+    catalogue: str = ""
+    catalogue_version: int = 0
+
+    @property
+    def table_version(self) -> int:
+        """What names the item table that comes with the order: 63 bits, of the training, the phase and the round."""
+        text = json.dumps([self.state_id, self.phase, self.server_round])
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 _ORDER_TYPES: dict[str, type] = {
@@ -42,6 +53,8 @@ _ORDER_TYPES: dict[str, type] = {
     "report-loss": bool,
     "snapshot": bool,
     "restore": int,
+    "catalogue": str,
+    "catalogue-version": int,
 }
 
 

@@ -218,6 +218,21 @@ class NoNoise:
         return PrivatizedUploads(nonces, changes.pointer, changes.rows, changes.changes, 0.0, _SEAL)
 
 
+@dataclass(frozen=True)
+class SendsNothing:
+    """Nothing leaves: the mechanism of clients that train alone."""
+
+    noise_scale: float = 0.0
+
+    def privatize(
+        self, changes: Changes, nonces: NDArray[np.uint64], keys: NDArray[np.uint64] | None, num_items: int
+    ) -> PrivatizedUploads:
+        """See `Mechanism`; uploads of nobody."""
+        return PrivatizedUploads(
+            nonces[:0], np.zeros(1, np.int64), changes.rows[:0].copy(), changes.changes[:0].copy(), 0.0, _SEAL
+        )
+
+
 # What float16 can hold; an honest change is far below.
 _HALF_LARGEST = 65504.0
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fastpfrec_flwr.report import cost_tables, metric_tables, plots
+from fastpfrec_flwr.report import attack_tables, cost_tables, metric_tables, plots
 from fastpfrec_flwr.report import numbers as show
 from fastpfrec_flwr.report.drawing import Plot
 from fastpfrec_flwr.report.errors import ReportError
@@ -64,6 +64,8 @@ def chapter_of(study: Study) -> Chapter:
     if differences is not None:
         sections.append(Section("differences", differences.title, tables=(differences,)))
     if study.done():
+        if (attacks := attack_tables.attack_table(results)) is not None:
+            sections.append(Section("attacks", attacks.title, tables=(attacks,)))
         sections.append(_quality(results))
         if (comparisons := metric_tables.comparison_table(results)) is not None:
             sections.append(Section("comparisons", comparisons.title, tables=(comparisons,)))

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fastpfrec_flwr.config import ConfigError, parse_run_config
+from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
-from fastpfrec_flwr.server.run_folder import choose_run_folder
+from fastpfrec_flwr.server.run_folder import RunFolder, choose_run_folder
+from fastpfrec_flwr.server.strategy import FastPFRec
 
 app = ServerApp()
 
@@ -22,13 +23,20 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run the whole training and leave a run folder."""
+    run_server(grid, context)
+
+
+def run_server(
+    grid: Grid, context: Context, build: Callable[[RunConfig, RunFolder, int], FastPFRec] = build_strategy
+) -> None:
+    """What `main` does; `build` makes the strategy, for whoever wraps something around its parts."""
     keep_freed_memory()
     try:
         config = parse_run_config(context.run_config)
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{_safe(config.data_set)}-seed{config.seed}-{context.run_id % 10**6}"
         folder = choose_run_folder(config, name)
         context.state["run"] = ConfigRecord({"folder": str(folder.path)})
-        strategy = build_strategy(config, folder, available_threads(config.threads))
+        strategy = build(config, folder, available_threads(config.threads))
         getattr(grid, "on_interrupt", _at_exit)(strategy.stop.set)
         strategy.start(grid)
     except (ConfigError, RunError) as error:

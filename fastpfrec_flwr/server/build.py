@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
@@ -10,9 +13,10 @@ from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.secure import SecureFastPFRec
-from fastpfrec_flwr.server.steps import build_step
+from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
+from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, Check, ClientsCheck, NoCheck, PaperCheck
 from fastpfrec_flwr.trusted_node.robust import (
     CenteredClipping,
@@ -23,7 +27,14 @@ from fastpfrec_flwr.trusted_node.robust import (
     located,
     weighted_by,
 )
+from fastpfrec_flwr.trusted_node.roster import AllThere, Attendances, Failures, Roster
 from fastpfrec_flwr.trusted_node.tier import DirectTier, Tier, TrustedNodes
+
+Part = TypeVar("Part")
+
+
+def _as_it_is(part: Part) -> Part:
+    return part
 
 
 def build_check(config: RunConfig) -> Check:
@@ -67,10 +78,42 @@ def build_server_aggregator(config: RunConfig) -> ServerAggregator:
     return aggregators[config.server_aggregator]
 
 
-def build_tier(config: RunConfig, threads: int) -> Tier:
+def build_roster(config: RunConfig) -> Roster:
+    """Who of the trusted nodes is there: all of them, or those that failures and quarantine leave."""
+    failures = Failures(
+        config.num_trusted_nodes,
+        config.seed,
+        config.failed_nodes,
+        config.failure_start,
+        config.failure_probability,
+        config.failure_rounds,
+        config.failure_moment,
+    )
+    if not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
+        return AllThere()
+    return Attendances(failures, config.reassignment, config.quarantine_rounds)
+
+
+@dataclass(frozen=True)
+class Around:
+    """What is wrapped around the strategy's parts from outside (measurements, attacks); by default nothing."""
+
+    node_aggregator: Callable[[Aggregator], Aggregator] = _as_it_is
+    tier: Callable[[Tier], Tier] = _as_it_is
+    server_aggregator: Callable[[ServerAggregator], ServerAggregator] = _as_it_is
+    step: Callable[[ServerStep], ServerStep] = _as_it_is
+
+
+def build_tier(
+    config: RunConfig,
+    threads: int,
+    roster: Roster = AllThere(),  # noqa: B008 - frozen and without state
+    around: Around = Around(),
+) -> Tier:
     """The tier between clients and server."""
+    aggregator = around.node_aggregator(build_node_aggregator(config))
     if config.tier == "direct":
-        return DirectTier(config.seed, build_node_aggregator(config))
+        return DirectTier(config.seed, aggregator)
     return TrustedNodes(
         config.num_trusted_nodes,
         build_check(config),
@@ -78,12 +121,20 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
         config.seed,
         threads,
         config.embedding_dim,
-        build_node_aggregator(config),
+        aggregator,
+        roster,
+        AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
+        config.outlier_ratio_threshold,
     )
 
 
-def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: int = 1) -> FastPFRec:
-    """The strategy with its parts: ours, or another one on our clients.
+def build_strategy(
+    config: RunConfig,
+    folder: RunFolder | None = None,
+    threads: int = 1,
+    around: Around = Around(),
+) -> FastPFRec:
+    """The strategy with its parts: ours, or another one on our clients (which has no parts to wrap).
 
     Raises
     ------
@@ -92,12 +143,14 @@ def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: 
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
+    roster = build_roster(config)
     make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
     return make_rounds(
         config,
-        build_tier(config, threads),
-        build_step(config, threads),
+        around.tier(build_tier(config, threads, roster, around)),
+        around.step(build_step(config, threads)),
         folder,
         threads,
-        build_server_aggregator(config),
+        around.server_aggregator(build_server_aggregator(config)),
+        roster,
     )

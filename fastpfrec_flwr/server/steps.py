@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.model.layout import ItemsOnly, Layout
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.wire import sendable
@@ -25,9 +27,11 @@ class ServerState:
 
     Attributes
     ----------
-    item_table : (items, k) float32, E. first_moment : (items, k) float32, m. second_moment : (items,) float32, v.
+    item_table : (rows, k) float32, E; where the model shares more than the items' rows, that follows them.
+    first_moment : (rows, k) float32, m. second_moment : (rows,) float32, v.
     steps : server steps taken (rounds that had something healthy to average).
     item_counts : (items,) noised users per item so far, where clients send them.
+    quarantine : node -> last round that it is left out of, as pairs in the order of nodes.
     """
 
     item_table: NDArray[np.float32]
@@ -35,6 +39,7 @@ class ServerState:
     second_moment: NDArray[np.float32]
     steps: int
     item_counts: NDArray[np.float64] | None = None
+    quarantine: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def start(item_table: NDArray[np.float32]) -> ServerState:
@@ -121,6 +126,25 @@ class RowAdamStep:
         return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps, state.item_counts)
 
 
+@dataclass(frozen=True)
+class FixedRows:
+    """Another step that leaves some rows alone: new items are trained into a finished table without moving the old ones.
+
+    Attributes
+    ----------
+    fixed : (items,) True where a row stays.
+    """
+
+    step: ServerStep
+    fixed: NDArray[np.bool_]
+
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        after = self.step.apply(state, change, server_round)
+        after.item_table[self.fixed] = state.item_table[self.fixed]
+        return after
+
+
 @compiled
 def _row_adam(
     table: Any,
@@ -171,8 +195,28 @@ def initial_table(num_items: int, embedding_dim: int, config: RunConfig) -> NDAr
     return _to_unit(table) if config.unit_rows else table
 
 
+@dataclass(frozen=True)
+class ThenLayout:
+    """Another step, and then what the model's layout has the server do to the new table."""
+
+    step: ServerStep
+    layout: Layout
+
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        after = self.step.apply(state, change, server_round)
+        self.layout.after_step(after.item_table)
+        return after
+
+
 def build_step(config: RunConfig, threads: int = 1) -> ServerStep:
     """The server step that the configuration asks for."""
+    step = _plain_step(config, threads)
+    layout = build_layout(config)
+    return step if isinstance(layout, ItemsOnly) else ThenLayout(step, layout)
+
+
+def _plain_step(config: RunConfig, threads: int) -> ServerStep:
     if config.server_step == "average":
         return AverageStep(config.blend_weight, config.unit_rows)
     if config.server_step == "momentum":

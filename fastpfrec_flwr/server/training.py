@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,19 +25,25 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
+from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting
+from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.steps import ServerState, initial_table
+from fastpfrec_flwr.server.steps import ServerState
 from fastpfrec_flwr.server.trackers import Trackers
 
+# Lines of one round about refusals: whoever lies may give a new reason with every message.
+_MOST_WARNINGS = 10
 # What rounds are chosen by.
 CRITERION = "ndcg@20"
 
@@ -45,6 +52,7 @@ class Rounds(Protocol):
     """What the loop needs of a strategy."""
 
     evaluation_refused: list[str]
+    evaluated_users: dict[str, int]
 
     @property
     def state(self) -> ServerState: ...  # noqa: D102
@@ -57,6 +65,10 @@ class Rounds(Protocol):
     def order(self, server_round: int) -> Order: ...  # noqa: D102
 
     def attach(self, nodes: SuperNodes, state_id: str) -> None: ...  # noqa: D102
+
+    def use_catalogue(self, hash_: str, version: int) -> None: ...  # noqa: D102
+
+    def fix_rows(self, fixed: NDArray[np.bool_]) -> None: ...  # noqa: D102
 
     def begin(self, phase: str, state: ServerState) -> None: ...  # noqa: D102
 
@@ -115,12 +127,15 @@ class Training:
         self._stop = stop
         self._progress = Progress()
         self._best_table: NDArray[np.float32] | None = None
+        self._best_counts: NDArray[np.float64] | None = None
         self._state_id = uuid.uuid4().hex[:12]
         self._item_ids: list[str] = []
+        self._layout = build_layout(config)
         self._facts: dict[str, Any] = {}
         self._restore = 0
         self._data = ""
         self._users = 0
+        self._told_skips: set[str] = set()
         self._result = Result()
         self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
 
@@ -147,7 +162,7 @@ class Training:
                 self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
                 if not self._stop.is_set():
                     self._after_train()
-                state = ServerState.start(initial_table(len(self._item_ids), self._config.embedding_dim, self._config))
+                state = self._first_state()
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
                 self._finish_refit()
@@ -162,13 +177,17 @@ class Training:
     def _meet(self, initial_arrays: ArrayRecord | None, checkpoint: Checkpoint | None) -> ServerState:
         """Find the SuperNodes and agree on the catalogue; the state to go on from."""
         simulated = getattr(self._grid, "in_process", False)
+        catalogue = self._own_catalogue()
         order = self._strategy.order(0)
         nodes = discover(self._grid, order, 0.0 if simulated else STABLE_SECONDS, self._config.round_timeout)
         for reason in dict.fromkeys(nodes.refused):
             self._say(f"a SuperNode does not take part: {reason}")
         self._strategy.attach(nodes, self._state_id)
         first = nodes.descriptions[0]
+        self._strategy.use_catalogue(first.catalogue, 0 if catalogue is None else catalogue.version)
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
+        if hash_of(self._item_ids) != first.catalogue:
+            raise RunError("a SuperNode handed out other item ids than it said it has: its app is broken, leave it out")
         self._data, self._users = first.data, nodes.num_users
         if self._config.strategy == "fastpfrec" and self._config.num_trusted_nodes > nodes.num_users:
             raise RunError(
@@ -190,6 +209,8 @@ class Training:
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
+            if catalogue is not None:
+                catalogue.save(self._folder.path / "catalogue.json")
         self._trackers.begin(self._config.to_flat_dict())
         self._say(
             f"{first.data_set}: {nodes.num_users} users, {first.num_items} items on {len(nodes.ids)} SuperNodes; "
@@ -202,13 +223,19 @@ class Training:
             self._say(note)
         if self._config.user_metrics and nodes.deployed:
             self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
+        if self._config.train_items == "new":
+            fixed = known_rows(self._item_ids, self._config)
+            self._say(
+                f"only rows that the initial model does not have are trained: {int((~fixed).sum())} of {len(fixed)}"
+            )
+            self._strategy.fix_rows(fixed)
         if checkpoint is None:
-            shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
-                return ServerState.start(initial_table(*shape, self._config))
+                return self._first_state()
+            shape = (self._rows, self._config.embedding_dim)
             table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
             return ServerState.start(table.copy())
-        if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
+        if checkpoint.data != first.data or len(checkpoint.state.item_table) != self._rows:
             raise ConfigError(
                 f"resume-from: {self._config.resume_from} was trained on other data than {first.data_set}"
             )
@@ -221,6 +248,26 @@ class Training:
         if self._config.strategy != "fastpfrec":
             self._say("what the strategy itself remembers (moments, momentum) is in no checkpoint and starts anew")
         return checkpoint.state
+
+    def _own_catalogue(self) -> Catalogue | None:
+        """The server's catalogue file, if it has one; devices with another one then say so when they are asked."""
+        if not self._config.catalogue:
+            return None
+        try:
+            catalogue = Catalogue.load(Path(self._config.catalogue))
+        except CatalogueError as error:
+            raise ConfigError(f"catalogue: {error}") from error
+        self._strategy.use_catalogue(catalogue.hash, catalogue.version)
+        return catalogue
+
+    @property
+    def _rows(self) -> int:
+        """Rows of the shared table."""
+        return self._layout.rows(len(self._item_ids))
+
+    def _first_state(self) -> ServerState:
+        items = starting_table(self._item_ids, self._config)
+        return ServerState.start(self._layout.start(items, self._config.seed))
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
@@ -276,11 +323,20 @@ class Training:
                 return
 
     def _warn(self, server_round: int, outcome: RoundOutcome) -> None:
-        for reason in dict.fromkeys(outcome.refused):
-            count = outcome.refused.count(reason)
+        if outcome.events:
+            self._say(f"round {server_round}: {', '.join(outcome.events)}")
+        counts = Counter(outcome.refused)
+        for reason, count in list(counts.items())[:_MOST_WARNINGS]:
             self._say(f"round {server_round}: {count} refused: {reason}")
-        if not outcome.moved:
-            self._say(f"round {server_round}: nothing healthy arrived; the model stays as it was")
+        if len(counts) > _MOST_WARNINGS:
+            self._say(f"round {server_round}: refused for {len(counts) - _MOST_WARNINGS} more reasons")
+        if new := set(outcome.skips) - self._told_skips:
+            # Once: with a budget that is spent it would be said in every round from then on. The counts are in metrics.jsonl.
+            self._told_skips |= new
+            told = ", ".join(f"{outcome.skips[reason]} {reason}" for reason in sorted(new))
+            self._say(f"round {server_round}: clients that did not train: {told}")
+        if not outcome.moved and self._config.model != "local-only":
+            self._say(f"round {server_round}: {outcome.why_unmoved}; the model stays as it was")
 
     def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
         progress = self._progress
@@ -292,7 +348,7 @@ class Training:
             if not self._config.refit:
                 # The devices' own vectors move on, so the test figures of a round can only be had now; chosen by is validation.
                 progress.test = self._strategy.evaluate(self._grid, server_round, ["test"])["test"]
-                self._best_table = self._strategy.state.item_table
+                self._keep_best()
         else:
             progress.stale += 1
         for reason in dict.fromkeys(self._strategy.evaluation_refused):
@@ -310,6 +366,10 @@ class Training:
             "refused": progress.tally.refused,
             "isolated": progress.tally.isolated,
             "isolated_nodes": progress.tally.isolated_nodes,
+            "lost": progress.tally.lost,
+            "skipped": dict(progress.tally.skips),
+            "nodes_away": progress.tally.nodes_away,
+            "nodes_quarantined": progress.tally.nodes_quarantined,
             "seconds": elapsed,
             "round_seconds": float(np.median(progress.round_seconds)),
         }
@@ -332,9 +392,14 @@ class Training:
         if self._stop.is_set() or self._progress.server_round < self._progress.best_round:
             return
         self._progress.test = self._strategy.evaluate(self._grid, self._progress.server_round, ["test"])["test"]
-        self._best_table = self._strategy.state.item_table
+        self._keep_best()
         self._progress.phase = "done"
         self._release()
+
+    def _keep_best(self) -> None:
+        """The tables that the test figures belong to."""
+        self._best_table = self._strategy.state.item_table
+        self._best_counts = self._strategy.state.item_counts
 
     def _release(self) -> None:
         """Let simulated devices drop their state, unless a checkpoint may still be gone on from."""
@@ -361,13 +426,16 @@ class Training:
     def _leave(self, stopped: bool) -> None:
         progress = self._progress
         table = self._best_table if self._best_table is not None else self._strategy.state.item_table
+        # Counts of the best round are in no checkpoint; after a resume without a better round the newest are as good.
+        counts = self._best_counts if self._best_counts is not None else self._strategy.state.item_counts
         self._result.arrays = messages.encode_model(table)
         summary = self._summary(stopped)
         if stopped:
             self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
-            self._folder.write_item_table(table, self._item_ids)
+            items = len(self._item_ids)
+            self._folder.write_item_table(table[:items], self._item_ids, counts, table[items:])
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)
@@ -377,7 +445,7 @@ class Training:
 
     def _summary(self, stopped: bool) -> dict[str, Any]:
         config, progress, tally = self._config, self._progress, self._progress.tally
-        k, items = config.embedding_dim, len(self._item_ids)
+        k, items = config.embedding_dim, self._rows
         rounds = max(tally.rounds, 1)
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
@@ -397,6 +465,7 @@ class Training:
             "protocol": self._protocol(),
             "validation": progress.best,
             "test": progress.test,
+            **self._sampling(),
             "seconds": {
                 "total": progress.total_seconds,
                 "round_median": median,
@@ -412,9 +481,19 @@ class Training:
                 "isolated_share": tally.isolated / max(tally.trained, 1),
                 "isolated_nodes": tally.isolated_nodes,
                 "skipped": tally.skipped,
+                "skip_reasons": dict(tally.skips),
+                "lost": tally.lost,
+                "lost_share": tally.lost / max(tally.trained, 1),
+                "reassigned": tally.reassigned,
                 "reasons": dict(tally.reasons.most_common(20)),
             },
             "rounds_without_update": tally.unmoved_rounds,
+            "nodes": {
+                "failures": tally.node_failures,
+                "rounds_away": tally.nodes_away,
+                "rounds_quarantined": tally.nodes_quarantined,
+                "rounds_without_any": tally.rounds_without_nodes,
+            },
             "bytes": {
                 "down": round(clients * table_bytes),
                 "up": round(clients * width * items * k if config.upload == "dense" else sparse),
@@ -422,6 +501,15 @@ class Training:
             },
             "privacy": self._privacy(),
         }
+
+    def _sampling(self) -> dict[str, Any]:
+        """What the figures of a sample of users are worth; nothing where everybody was ranked for."""
+        if self._config.evaluate_users == 0:
+            return {}
+        users = self._strategy.evaluated_users
+        values = {"validation": self._progress.best, "test": self._progress.test}
+        widths = {part: half_widths(values[part], count) for part, count in users.items() if count and values[part]}
+        return {"evaluated_users": dict(users), "half_width_95": widths}
 
     def _protocol(self) -> str:
         if self._config.refit:
@@ -432,7 +520,7 @@ class Training:
 
     def _privacy(self) -> dict[str, Any]:
         config = self._config
-        guarantee = one_upload(config, len(self._item_ids))
+        guarantee = one_upload(config, self._rows)
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
         return {
@@ -449,9 +537,7 @@ class Training:
 
     def _ledger(self) -> Ledger:
         """What the whole run as configured costs, whoever stops it earlier."""
-        return build_ledger(
-            Setting(self._config, max(self._users, 1), len(self._item_ids), bool(self._facts["deployed"]))
-        )
+        return build_ledger(Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"])))
 
     def _privacy_line(self) -> str:
         privacy = self._privacy()

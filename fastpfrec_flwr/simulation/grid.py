@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from copy import copy
 from itertools import count
 
@@ -13,18 +14,29 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fastpfrec_flwr.parallel import in_parallel, one_thread, one_thread_products
+
 
 class InProcessGrid(Grid):
-    """Calls `client_app` directly for `num_nodes` simulated SuperNodes, one message after another."""
+    """Calls `client_app` directly for `num_nodes` simulated SuperNodes.
+
+    Parameters
+    ----------
+    threads : where there are at least as many messages, SuperNodes work side by side, one thread each: what they do between
+        their kernels then overlaps too. With fewer messages each has all threads to itself.
+    """
 
     in_process = True  # its nodes are there from the start: nobody needs to wait for them
 
-    def __init__(self, client_app: ClientApp, num_nodes: int, run_config: UserConfig, run_id: int = 1) -> None:
+    def __init__(
+        self, client_app: ClientApp, num_nodes: int, run_config: UserConfig, run_id: int = 1, threads: int = 1
+    ) -> None:
         TaskIdentity.run_id = run_id  # `Message(...)` reads these three
         TaskIdentity.node_id = SUPERLINK_NODE_ID
         TaskIdentity.task_id = 1
         self._run = Run.create_empty(run_id=run_id)
         self._client_app = client_app
+        self._threads = threads
         self._ids = count(1)
         self._replies: dict[str, Message] = {}
         self._stops: list[Callable[[], None]] = []
@@ -69,13 +81,21 @@ class InProcessGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Run each message at once and keep its reply."""
-        ids = []
-        for message in messages:
-            message_id = str(next(self._ids))
+        outgoing = [(str(next(self._ids)), message) for message in messages]
+
+        def run(sent: tuple[str, Message]) -> None:
+            message_id, message = sent
             message.metadata.__dict__["_message_id"] = message_id
-            self._replies[message_id] = self._deliver(message)
-            ids.append(message_id)
-        return ids
+            with one_thread() if together else nullcontext():
+                self._replies[message_id] = self._deliver(message)
+
+        # Queries open and prepare files for the first time; they come one after the other.
+        together = 1 < self._threads <= len(outgoing) and all(
+            message.metadata.message_type in ("train", "evaluate") for _, message in outgoing
+        )
+        with one_thread_products() if together else nullcontext():
+            in_parallel(run, outgoing, self._threads if together else 1)
+        return [message_id for message_id, _ in outgoing]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Hand out the replies that are there, once."""

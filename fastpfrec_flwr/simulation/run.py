@@ -12,15 +12,16 @@ from typing import Any
 
 from flwr.clientapp import ClientApp
 
-from fastpfrec_flwr.client.app import app as honest_client_app
+from fastpfrec_flwr.attacks.apps import client_app as default_client_app
+from fastpfrec_flwr.attacks.apps import server_app
 from fastpfrec_flwr.client.app import state_root
 from fastpfrec_flwr.config import ConfigError, parse_run_config
-from fastpfrec_flwr.server.app import app as server_app
+from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
 from fastpfrec_flwr.simulation.user_metrics import collect_user_metrics
 
 
-def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: ClientApp = honest_client_app) -> Path:
+def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: ClientApp = default_client_app) -> Path:
     """Drive the ServerApp and the ClientApp that `flwr run` drives, with the same figures bit for bit.
 
     Parameters
@@ -38,11 +39,12 @@ def simulate(values: Mapping[str, Any], num_supernodes: int = 2, client_app: Cli
     """
     if num_supernodes < 1:
         raise ConfigError(f"--num-supernodes must be >= 1, got {num_supernodes}")
-    grid = InProcessGrid(client_app, num_supernodes, dict(values))
+    config = parse_run_config(values)
+    threads = available_threads(config.threads)
+    grid = InProcessGrid(client_app, num_supernodes, dict(values), threads=threads)
     with _interruptible(grid):
         state = run_in_process(server_app, grid, dict(values))
     folder = Path(str(state.config_records["run"]["folder"]))
-    config = parse_run_config(values)
     if config.user_metrics:
         collect_user_metrics(folder, state_root(config), num_supernodes)
     return folder

@@ -18,6 +18,11 @@ from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 NORMAL_QUARTILE = 0.6745
 # Standard deviations that an honest client's noise may stand above its expectation before the absolute test speaks.
 ABSOLUTE_MARGIN = 4.0
+# And below it before an upload is taken for one that lacks the prescribed noise.
+QUIET_MARGIN = 6.0
+# Least standard deviation of honest log distances that is believed where the clip bounds them anyway: liars who all send the same
+# size would otherwise make the spread vanish and have the honest isolated.
+LEAST_SPREAD = 0.45
 _CLIENTS_PER_TASK = 32
 
 
@@ -46,11 +51,19 @@ class Distances:
     @property
     def resolution(self) -> float:
         """Size below which a corrected distance is noise: sqrt of the typical noise_sd."""
-        return math.sqrt(float(np.median(self.noise_sd))) if len(self.noise_sd) else 0.0
+        return math.sqrt(_median(self.noise_sd)) if len(self.noise_sd) else 0.0
 
     def of(self, members: NDArray[np.int64]) -> Distances:
         """The distances of some clients."""
         return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], self.noise_kind)
+
+
+@compiled
+def _median(values: Any) -> float:
+    """np.median of finite values (at least one), without its fixed cost, which is a node's whole check."""
+    ordered = np.sort(values)
+    n = ordered.shape[0]
+    return float(ordered[n // 2]) if n % 2 else float((ordered[n // 2 - 1] + ordered[n // 2]) / 2.0)
 
 
 @compiled
@@ -66,7 +79,8 @@ def _segment_squares(values: Any, pointer: Any, k: int, first: int, last: int, o
 
 
 @compiled
-def _first_normals(keys: Any, out: Any) -> None:
+def first_normals(keys: Any, out: Any) -> None:
+    """One standard normal draw of each stream into `out` ((streams,) float64)."""
     one = np.empty(1, np.float32)
     for j in range(keys.shape[0]):
         fill_normal(keys[j], one)
@@ -113,7 +127,7 @@ def upload_distances(
     covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
     if cover_scale > 0:
         normals = np.empty(len(squared), np.float64)
-        _first_normals(keys, normals)
+        first_normals(keys, normals)
         cover = cover_scale**2 * (law.unit_variance * covered + np.sqrt(law.unit_square_variance * covered) * normals)
         squared += np.maximum(cover, 0.0)
     noise_mean = law.unit_variance * (noise_scale**2 * carried + cover_scale**2 * covered)
@@ -142,8 +156,8 @@ def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> 
     """
     if len(distances) == 0 or not np.isfinite(distances).all():
         raise ValueError(f"distances must be finite and at least one, got {distances!r}")
-    away = distances - np.median(distances)
-    mad = max(float(np.median(np.abs(away))), NORMAL_QUARTILE * resolution)
+    away = distances - float(_median(distances))
+    mad = max(float(_median(np.abs(away))), NORMAL_QUARTILE * resolution)
     if mad == 0.0:
         return np.where(away == 0.0, 0.0, np.copysign(np.inf, away))
     return NORMAL_QUARTILE * away / mad
@@ -193,7 +207,8 @@ class ClientsCheck:
 
     A client is out if the robust z of its *log* distance exceeds mu (users differ so much in activity that honest distances
     are close to lognormal: on the plain distance the same mu isolates 5 to 14 % of the honest clients, the active ones), or if
-    it exceeds what an honest client can send, where the clip of whole uploads says what that is. Small changes harm nobody.
+    it exceeds what an honest client can send, where the clip of whole uploads says what that is, or if it lacks the noise that
+    every honest upload carries. Small changes harm nobody; small forgeries that many send alike are the alignment check's.
     """
 
     threshold: float
@@ -204,26 +219,29 @@ class ClientsCheck:
         """See the class."""
         # Below the resolution a distance is noise; it also keeps the logarithm finite.
         corrected, floor = distances.corrected, max(distances.resolution, 1e-12)
-        middle = float(np.median(corrected))
+        middle = _median(corrected)
         # What one sd of the noise's squared norm does to the median's logarithm: the scores' own resolution. Half of it,
         # since noise is cut off below zero: an honest change that the noise hides then stays below z = 3.5 up to 5.6 sd.
         blur = 0.5 * math.log((math.hypot(middle, floor) + floor) / (middle + floor))
+        if self.clip_norm > 0:
+            blur = max(blur, LEAST_SPREAD)
         outliers = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
         if self.clip_norm > 0:
             outliers |= beyond_clip(distances, self.clip_norm)
+        outliers |= without_noise(distances)
         return _isolate(outliers, self.outlier_ratio)
 
 
 @dataclass(frozen=True)
 class AbsoluteCheck:
-    """Isolates whoever exceeds what an honest client can send; needs no honest majority in the node."""
+    """Isolates whoever exceeds what an honest client can send, or lacks its noise; needs no honest majority in the node."""
 
     clip_norm: float
     outlier_ratio: float
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
-        return _isolate(beyond_clip(distances, self.clip_norm), self.outlier_ratio)
+        return _isolate(beyond_clip(distances, self.clip_norm) | without_noise(distances), self.outlier_ratio)
 
 
 def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
@@ -240,6 +258,15 @@ def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
     # The grid's rounding may add a little to a clipped upload.
     bound = distances.noise_mean + clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
     flags: NDArray[np.bool_] = distances.squared > bound
+    return flags
+
+
+def without_noise(distances: Distances) -> NDArray[np.bool_]:
+    """Whether d^2 < 2 lambda^2 m - 6 sd: less than the noise of an honest upload alone, whatever it changes.
+
+    A forgery crafted from the spread of noised uploads (ALIE) and sent bare is far below.
+    """
+    flags: NDArray[np.bool_] = distances.squared < distances.noise_mean - QUIET_MARGIN * distances.noise_sd
     return flags
 
 

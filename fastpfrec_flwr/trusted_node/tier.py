@@ -5,7 +5,7 @@ The server gets `NodeReport`s and never a single client's upload.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +15,9 @@ from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
-from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
+from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
+from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
+from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -26,7 +28,8 @@ class NodeReport:
     Attributes
     ----------
     node : its number. clients : uploads it received. isolated_clients : of them, left out of the mean.
-    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left.
+    node_isolated : whether the whole node is out. mean : of the others, None if nobody is left. No statistic of single
+    uploads is among them: what the server learns of a client it learns from a mean.
     """
 
     node: int
@@ -34,15 +37,6 @@ class NodeReport:
     isolated_clients: int
     node_isolated: bool
     mean: NodeMean | None
-
-
-def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64]:
-    """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
-
-    A client that lies can pick its nonce and so its node: colluding clients may gather in one.
-    """
-    mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
-    return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)
 
 
 class Tier(Protocol):
@@ -58,6 +52,28 @@ class Tier(Protocol):
 
 
 @dataclass(frozen=True)
+class _Judged:
+    """A node after its check: of each part the `members` it received, and who of them is out ((clients,) over all parts)."""
+
+    node: int
+    members: list[NDArray[np.int64]]
+    distances: Distances
+    out: NDArray[np.bool_]
+    isolated: bool
+    mean: NodeMean | None = None
+
+    @property
+    def kept(self) -> list[NDArray[np.int64]]:
+        """Of each part those members who are not out."""
+        bounds = np.cumsum([0, *(len(chosen) for chosen in self.members)])
+        return [chosen[~self.out[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(self.members)]
+
+    def report(self) -> NodeReport:
+        """What the server learns."""
+        return NodeReport(self.node, len(self.out), int(self.out.sum()), self.isolated, self.mean)
+
+
+@dataclass(frozen=True)
 class TrustedNodes:
     """The paper's tier: T nodes, each checks its own clients and averages the rest.
 
@@ -65,6 +81,9 @@ class TrustedNodes:
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
+    roster : who of the nodes is there, and which of them an upload goes to.
+    cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
+    outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     """
 
     num_nodes: int
@@ -74,9 +93,12 @@ class TrustedNodes:
     threads: int = 1
     columns: int | None = None
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
+    roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
+    cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
+    outlier_ratio: float = 1.0
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
-        """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
+        """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
         key = stream_key(self.seed, "cover-norm", server_round)
         distances = [
             upload_distances(
@@ -86,28 +108,23 @@ class TrustedNodes:
             )
             for part in parts
         ]  # fmt: skip
-        nodes = [assign_nodes(part.nonces, self.num_nodes) for part in parts]
-        reports: list[NodeReport | None] = [None] * self.num_nodes
-        cover_key = stream_key(self.seed, "cover-rows", server_round)
+        nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
+        # The checks are small and hold the interpreter's lock; the threads are for the means.
+        received = [[np.flatnonzero(of_part == node) for of_part in nodes] for node in range(self.num_nodes)]
+        judged = [
+            self._judge(node, members, distances)
+            for node, members in enumerate(received)
+            if any(len(chosen) for chosen in members)
+        ]
 
-        def run(node: int) -> None:
-            members = [np.flatnonzero(of_part == node) for of_part in nodes]
-            if any(len(chosen) for chosen in members):
-                reports[node] = self._report(node, parts, members, distances, num_items, cover_key)
+        def run(place: int) -> None:
+            judged[place] = self._averaged(judged[place], parts, num_items, server_round)
 
         with one_thread_products():  # some aggregators call a BLAS
-            in_parallel(run, range(self.num_nodes), self.threads)
-        return [report for report in reports if report is not None]
+            in_parallel(run, range(len(judged)), self.threads)
+        return [each.report() for each in judged]
 
-    def _report(
-        self,
-        node: int,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        distances: list[Distances],
-        num_items: int,
-        cover_key: int,
-    ) -> NodeReport:
+    def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
         own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
         together = Distances(
             np.concatenate([part.squared for part in own]),
@@ -116,15 +133,33 @@ class TrustedNodes:
             own[0].noise_kind,
         )
         verdict = self.check.examine(together)
-        bounds = np.cumsum([0, *(len(chosen) for chosen in members)])
-        kept = [chosen[~verdict.outliers[bounds[i] : bounds[i + 1]]] for i, chosen in enumerate(members)]
-        left = sum(len(chosen) for chosen in kept)
-        return NodeReport(
-            node,
-            int(bounds[-1]),
-            int(bounds[-1]) - left,
-            verdict.node_isolated,
-            self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
+        return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
+
+    def _averaged(self, judged: _Judged, parts: list[Uploads], num_items: int, server_round: int) -> _Judged:
+        """The node with the mean of those that are not out, after they have been compared with each other."""
+        if judged.out.all():
+            return judged
+        cover_key = stream_key(self.seed, "cover-rows", server_round)
+        kept = judged.kept
+        mean = self.aggregator.aggregate(parts, kept, num_items, cover_key)
+        if isinstance(self.cross_check, NoCrossCheck):
+            return replace(judged, mean=mean)
+        normals = np.empty(len(judged.out) - int(judged.out.sum()))
+        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+        cross_key = stream_key(self.seed, "cover-products", server_round)
+        first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
+        pulling = self.cross_check.examine(
+            parts, kept, mean, judged.distances.of(np.flatnonzero(~judged.out)), normals, num_items, self.noise_scale,
+            mean.values.shape[1] if self.columns is None else self.columns,
+        )  # fmt: skip
+        if not pulling.any():
+            return replace(judged, mean=mean)
+        out = judged.out.copy()
+        out[~out] = pulling
+        isolated = bool(out.mean() > self.outlier_ratio)
+        left = replace(judged, out=out | isolated, isolated=isolated)
+        return replace(
+            left, mean=None if left.out.all() else self.aggregator.aggregate(parts, left.kept, num_items, cover_key)
         )
 
 

@@ -1,0 +1,67 @@
+"""A cohort of real users, as the kernels and the straightforward loop take it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.reference import Client
+from fastpfrec_flwr.client.participation import round_users
+from fastpfrec_flwr.client.plan import plan_cohort
+from fastpfrec_flwr.client.training import LocalUpdates, train_cohort
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.data import open_shard, prepare
+from fastpfrec_flwr.data.preparation import split_settings
+from fastpfrec_flwr.model.encoders import build_encoder
+from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
+from fastpfrec_flwr.randomness import derive_generator, stream_key, user_stream_keys
+from fastpfrec_flwr.server.steps import initial_table
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """What local training of one round needs; `table` (items, k), `private` (users, k), `keys` (users,)."""
+
+    config: RunConfig
+    graphs: LocalGraphs
+    table: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    private: NDArray[np.float32]
+    keys: NDArray[np.uint64]
+
+    def train(self, threads: int) -> LocalUpdates:
+        """All of it in one call."""
+        return train_cohort(
+            self.table, self.weights, self.graphs, self.private, self.keys, self.config, threads=threads
+        )
+
+    def clients(self) -> list[Client]:
+        """One object for each client, with the very same draws."""
+        graphs, shared = self.graphs, self.config.negatives == "shared"
+        plan = plan_cohort(graphs, self.keys, shared, self.config.num_negatives)
+        found = []
+        for user in range(graphs.num_users):
+            slots = plan.negative_slots[user]
+            edges = graphs.items[graphs.pointer[user] : graphs.pointer[user + 1]].astype(np.int64)
+            negatives = plan.rows[slots[slots >= 0]].astype(np.int64)
+            found.append(Client(edges, int(graphs.own_counts[user]), negatives, self.private[user]))
+        return found
+
+
+def real_cohort(config: RunConfig, count: int) -> Cohort:
+    """`count` users of the configured data set, as round 1 draws them."""
+    prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
+    shard = open_shard(prepared.directory, 0, 1)
+    users = round_users(config.seed, "train", 1, count, len(shard.users))
+    table = initial_table(shard.num_items, config.embedding_dim, config)
+    graphs = build_local_graphs(
+        shard.train.items, shard.train.starts[users], shard.train.ends[users],
+        user_stream_keys(stream_key(config.seed, "secret"), users), shard.num_choices,
+        config.perturbation, config.perturbation_prob, config.keep_prob,
+    )  # fmt: skip
+    generator = derive_generator(config.seed, "benchmark")
+    private = (config.init_scale * generator.standard_normal((len(users), config.embedding_dim))).astype(np.float32)
+    keys = user_stream_keys(stream_key(config.seed, "negatives", "train", 1), users)
+    return Cohort(config, graphs, table, build_encoder(config).item_weights(table), private, keys)

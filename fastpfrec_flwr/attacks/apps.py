@@ -1,0 +1,112 @@
+"""The apps of a simulation with liars: the honest ones with the attack around them. Without one they hand everything through."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+
+from fastpfrec_flwr import messages
+from fastpfrec_flwr.attacks.clients import LyingClients
+from fastpfrec_flwr.attacks.measuring import build_measured_strategy
+from fastpfrec_flwr.attacks.replies import Sent
+from fastpfrec_flwr.client.app import app as honest_client_app
+from fastpfrec_flwr.client.app import node_of, place_of, prepared_directory
+from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
+from fastpfrec_flwr.server.app import run_server
+from fastpfrec_flwr.server.build import build_strategy
+
+
+class AttackedClientApp(ClientApp):
+    """A ClientApp whose lying users have their uploads rewritten; any other ClientApp's answers pass as they are.
+
+    Parameters
+    ----------
+    honest : the ClientApp to wrap.
+    """
+
+    def __init__(self, honest: ClientApp = honest_client_app) -> None:
+        super().__init__()
+        self._honest = honest
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        config = _attacking(context)
+        kind = message.metadata.message_type
+        if config is None or kind not in ("train", "evaluate"):
+            return self._honest(message, context)
+        if "partition-id" not in context.node_config:
+            content = messages.encode_refusal("attacks are for simulations: set attack = 'none' on real devices")
+            return Message(content, reply_to=message)
+        return self._train(message, context, config) if kind == "train" else self._evaluate(message, context, config)
+
+    def _train(self, message: Message, context: Context, config: RunConfig) -> Message:
+        table, order = messages.decode_train(message.content, config.embedding_dim)
+        liars = _liars(context, config, order)
+        trained = liars.train_beside(table, order)
+        reply = self._honest(message, context)
+        if reply.has_error() or "uploads" not in reply.content:
+            return reply
+        uploads = cast(ArrayRecord, reply.content["uploads"])
+        cover = cast(float, cast(ConfigRecord, reply.content["cover"])["cover-scale"])
+        sent = Sent(
+            _array(uploads["nonces"], "uint64", (None,)),
+            _array(uploads["pointer"], "int64", (None,)),
+            _array(uploads["rows"], "int32", (None,)),
+            _array(uploads["values"], config.upload_precision, (None, config.upload_width)),
+        )
+        forged = liars.forge(sent, table, order, cover, trained)
+        if forged is not sent:
+            values = forged.values.astype(config.upload_precision, copy=False)
+            reply.content["uploads"] = ArrayRecord(
+                {
+                    "nonces": messages.encode_array(forged.nonces),
+                    "pointer": messages.encode_array(forged.pointer),
+                    "rows": messages.encode_array(forged.rows),
+                    "values": messages.encode_array(values),
+                }
+            )
+        return reply
+
+    def _evaluate(self, message: Message, context: Context, config: RunConfig) -> Message:
+        if config.attack == "promotion":
+            table, order, parts = messages.decode_evaluate(message.content, config.embedding_dim)
+            if "test" in parts:
+                place = place_of(context, config)
+                _liars(context, config, order).measure_exposure(
+                    table, order, place.state_root, place.partition, place.num_partitions
+                )
+        return self._honest(message, context)
+
+
+def _attacking(context: Context) -> RunConfig | None:
+    """The configuration, if clients lie in it; what is wrong with it the honest app says."""
+    if context.run_config.get("attack", "none") == "none":
+        return None
+    try:
+        return parse_run_config(context.run_config)
+    except ConfigError:
+        return None
+
+
+def _liars(context: Context, config: RunConfig, order: messages.Order) -> LyingClients:
+    place = place_of(context, config)
+    return LyingClients(node_of(config, order, place), prepared_directory(config, order, place))
+
+
+def _array(array: Array, dtype: str, shape: tuple[int | None, ...]):  # type: ignore[no-untyped-def]
+    return messages.decode_array(array, "uploads", dtype, shape)
+
+
+client_app = AttackedClientApp()
+server_app = ServerApp()
+
+
+@server_app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the whole training; where somebody lies, with a measurement of what the checks made of it."""
+    config = context.run_config
+    lies = config.get("attack", "none") != "none" or config.get("node-attack", "none") != "none"
+    run_server(grid, context, build_measured_strategy if lies else build_strategy)

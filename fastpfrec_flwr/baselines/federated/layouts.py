@@ -1,0 +1,103 @@
+"""What models share beside the items' rows, as rows of the shared table. Arrays only: the server looks here too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.randomness import derive_generator
+
+# A row's entry is the weight divided by this: the server's one step size, made for the items' rows, would shake a network.
+WEIGHT_UNIT = np.float32(0.1)
+
+
+@dataclass(frozen=True)
+class MlpLayout:
+    """The network of FedNCF after the items' rows: W_user (k, k), W_item (k, k), then the bias, the output v and the product's g.
+
+    score(u, i) = sum_c g_c p_uc E_ic + v . relu(W_user p_u + W_item E_i + bias)
+
+    Attributes
+    ----------
+    embedding_dim : k, the width of everything.
+    """
+
+    embedding_dim: int
+
+    def rows(self, num_items: int) -> int:
+        """See `Layout`."""
+        return num_items + 2 * self.embedding_dim + 3
+
+    def start(self, item_rows: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+        """See `Layout`. Weights are drawn as usual (He et al. 2015), g is one: it begins near matrix factorisation."""
+        k = self.embedding_dim
+        generator = derive_generator(seed, "network")
+        weights = np.zeros((2 * k + 3, k), np.float32)
+        # Two inputs of k coordinates each, that is, 2 k in all.
+        weights[: 2 * k] = generator.normal(0.0, np.sqrt(1.0 / k), (2 * k, k))
+        weights[2 * k + 1] = generator.normal(0.0, np.sqrt(1.0 / k), k)
+        weights[2 * k + 2] = 1.0
+        return np.concatenate([item_rows, weights / WEIGHT_UNIT])
+
+    def after_step(self, table: NDArray[np.float32]) -> None:
+        """See `Layout`; nothing."""
+
+
+def mlp_layout(config: RunConfig) -> MlpLayout:
+    """FedNCF's."""
+    return MlpLayout(config.embedding_dim)
+
+
+@dataclass(frozen=True)
+class ClusterLayout:
+    """PerFedRec's tables: everybody's, one for each cluster, all (items, k), and last the clusters' centres (clusters, k).
+
+    The centres are the server's own: K-means over the directions of the items' rows, all that it may know. One of Lloyd's steps
+    after every step of the table keeps them where the items are, and their numbers the same.
+
+    Attributes
+    ----------
+    clusters : K.
+    """
+
+    clusters: int
+
+    def rows(self, num_items: int) -> int:
+        """See `Layout`."""
+        return num_items * (1 + self.clusters) + self.clusters
+
+    def num_items(self, rows: int) -> int:
+        """Items of a table with so many rows."""
+        return (rows - self.clusters) // (1 + self.clusters)
+
+    def start(self, item_rows: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
+        """See `Layout`. All tables begin alike; centres begin at items drawn at random."""
+        generator = derive_generator(seed, "clusters")
+        drawn = generator.choice(len(item_rows), self.clusters, replace=len(item_rows) < self.clusters)
+        return np.concatenate([*[item_rows] * (1 + self.clusters), directions(item_rows)[drawn]])
+
+    def after_step(self, table: NDArray[np.float32]) -> None:
+        """See `Layout`: one step of Lloyd's algorithm on the sphere; a centre without items stays."""
+        unit = directions(table[: self.num_items(len(table))])
+        centres = table[-self.clusters :]
+        nearest = np.argmax(unit @ centres.T, axis=1)
+        for cluster in range(self.clusters):
+            members = unit[nearest == cluster]
+            if len(members):
+                centre = members.mean(axis=0)
+                centres[cluster] = centre / max(float(np.linalg.norm(centre)), 1e-12)
+
+
+def directions(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows less their mean (what all items share says nothing of taste), at unit length."""
+    centred = rows - rows.mean(axis=0, keepdims=True)
+    unit: NDArray[np.float32] = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), np.float32(1e-12))
+    return unit
+
+
+def cluster_layout(config: RunConfig) -> ClusterLayout:
+    """PerFedRec's."""
+    return ClusterLayout(config.num_clusters)

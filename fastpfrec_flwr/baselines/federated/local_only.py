@@ -1,0 +1,91 @@
+"""Local-only training: every device trains LightGCN's star alone, on the first item table, and sends nothing.
+
+What it can learn is what its own items say; the rows of all others are what the first draw made them, pushed away where they were
+negatives. It ranks near chance, and that is the point: whatever another model has above it came from other users.
+
+A device keeps its own version of the rows that it trains (D_i of `client.deviation` with beta = 0). Its negatives are drawn once,
+not anew in each round, so that this is a few hundred rows and not the whole table for each user.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastpfrec_flwr.baselines.federated.star import StarNode
+from fastpfrec_flwr.client.deviation import Deviation, local_rows
+from fastpfrec_flwr.client.node import Ranker
+from fastpfrec_flwr.client.plan import plan_cohort
+from fastpfrec_flwr.client.training import LocalUpdates
+from fastpfrec_flwr.evaluation.ranking import rank_scores
+from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.messages import Order
+from fastpfrec_flwr.model.graph import LocalGraphs
+from fastpfrec_flwr.model.linear import layer_weights
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+
+_BLOCK_SCORES = 1 << 22
+
+
+class LocalOnly(StarNode):
+    """Users who train alone."""
+
+    @property
+    def blend_weight(self) -> float:
+        """Nothing is blended: a device keeps all that it changed."""
+        return 0.0
+
+    def _spent_after(self, positions: NDArray[np.int64], num_items: int) -> None:
+        """Nothing leaves, so nothing is spent."""
+
+    def local_updates(
+        self,
+        table: NDArray[np.float32],
+        graphs: LocalGraphs,
+        private: NDArray[np.float32],
+        users: NDArray[np.int64],
+        order: Order,
+        deviations: list[Deviation] | None,
+    ) -> LocalUpdates:
+        """See `Node`."""
+        seed = self.config.seed if self.secret is None else self.secret
+        keys = user_stream_keys(stream_key(seed, "kept-negatives", order.phase), users)
+        plan = plan_cohort(graphs, keys, True, self.config.num_negatives, self.threads)
+        local = local_rows(table, plan.rows, plan.pointer, deviations or [])
+        return self.step(local, graphs, plan, private, order.report_loss)
+
+    def ranker(
+        self,
+        table: NDArray[np.float32],
+        users: NDArray[np.int64],
+        history: Rows,
+        private: NDArray[np.float32],
+        bias: NDArray[np.float32] | None,
+    ) -> Ranker:
+        """See `Node`: everybody ranks with a table of its own."""
+        plain = self.encoder.user_vectors(table, history, private)
+        odd = layer_weights(self.num_layers)[1] / (self.num_layers + 1)
+
+        def rank(asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
+            size = max(1, _BLOCK_SCORES // max(len(table), 1))
+            found = [np.empty((0, 20), np.int32)]
+            for first in range(0, len(asked), size):
+                some = asked[first : first + size]
+                vectors = plain[some]
+                kept = self.state.deviations(users[some])
+                for i, (position, own) in enumerate(zip(some, kept, strict=True)):
+                    items = history.items[history.starts[position] : history.ends[position]]
+                    mine = np.isin(own.rows, items, assume_unique=True)
+                    if mine.any():
+                        vectors[i] += odd / np.sqrt(len(items)) * own.values[mine].sum(axis=0)
+                scores = vectors @ table.T  # (block, items)
+                for i, own in enumerate(kept):
+                    scores[i, own.rows] += own.values @ vectors[i]
+                part = [
+                    Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
+                    for mask in masks
+                ]
+                found.append(rank_scores(np.ascontiguousarray(scores), part))
+            return np.concatenate(found)
+
+        return rank

@@ -1,0 +1,94 @@
+"""The benchmarks run (nothing here looks at a time), and what they compare is the same work."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from benchmarks.__main__ import app
+from benchmarks.cohort import real_cohort
+from benchmarks.output import ratios
+from benchmarks.reference import StarModel, client_update, privatize, run_round
+from benchmarks.setup import configuration
+from fastpfrec_flwr.client.build import build_mechanism
+
+
+def cohort_of(**changes):
+    return real_cohort(configuration("synthetic", "", num_negatives=24, embedding_dim=16, **changes), 20)
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"loss": "ccl", "unit_rows": True}, {"leave_one_out": False, "l2": 0.0}], ids=str
+)
+def test_the_straightforward_loop_does_what_the_cohort_does(changes):
+    cohort = cohort_of(**changes)
+    together = cohort.train(1)
+    model = StarModel(*cohort.table.shape)
+    with torch.no_grad():
+        model.items.weight.copy_(torch.from_numpy(cohort.table))
+    for user, client in enumerate(cohort.clients()):
+        change, private = client_update(model, client, torch.from_numpy(cohort.weights), cohort.config, refresh=False)
+        whole = np.zeros_like(cohort.table)
+        mine = slice(together.pointer[user], together.pointer[user + 1])
+        whole[together.rows[mine]] = together.changes[mine]
+        np.testing.assert_allclose(change["items.weight"].numpy(), whole, rtol=2e-3, atol=2e-4 * np.abs(whole).max())
+        np.testing.assert_allclose(private.numpy(), together.private[user], rtol=1e-3, atol=1e-6)
+
+
+def test_and_its_round_is_the_mean_of_clipped_changes():
+    cohort = cohort_of(noise="none", noise_scale=0.0, upload="dense", row_clip=0.5, clip_norm=1.0)
+    moved = run_round(cohort.table, cohort.clients(), cohort.weights, cohort.config, refresh=False)
+    uploads = build_mechanism(cohort.config, 1).privatize(cohort.train(1), cohort.keys, None, len(cohort.table))
+    total = np.zeros_like(cohort.table)
+    np.add.at(total, uploads.rows, uploads.values)
+    np.testing.assert_allclose(moved, cohort.table + total / 20, atol=1e-5)
+    assert np.abs(total).max() > 0.01
+
+
+def test_and_its_noise_is_laplace():
+    config = configuration("synthetic", "", row_clip=0.0, clip_norm=0.0, noise_scale=0.1)
+    zero = {"items.weight": torch.zeros(1000, 100)}
+    noise = privatize(zero, config, torch.Generator().manual_seed(1))["items.weight"].double()
+    assert noise.mean().abs() < 0.002
+    assert noise.square().mean() == pytest.approx(2 * 0.1**2, rel=0.03)
+    assert noise.abs().mean() == pytest.approx(0.1, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (["round", "--clients", "32", "--rounds", "2"], {"clients": 32}),
+        (["phases", "--clients", "32", "--rounds", "2"], {"clients": 32}),
+        (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
+        (["evaluation", "--repeats", "1"], {}),
+        (["memory", "--data-set", "synthetic", "--rounds", "10"], {"round": 10}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_every_benchmark_runs_and_compares_with_itself(tmp_path, command, expected):
+    out = tmp_path / "figures.json"
+    own = command if command[0] == "memory" else [*command, "--data-sets", "synthetic"]
+    result = CliRunner().invoke(app, [*own, "--output", str(out)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    content = json.loads(out.read_text())
+    assert content["threads"] >= 1
+    assert content["machine"]
+    assert "flwr" in content["versions"]
+    line = content["figures"][-1]
+    assert expected.items() <= line.items()
+    same = ratios(content["figures"], content["figures"])
+    assert {value for each in same for key, value in each.items() if key.endswith("ratio")} == {1.0}
+    if command[0] == "phases":
+        named = {each["phase"]: each["median_ms"] for each in content["figures"]}
+        assert {"local training", "clip and noise", "check", "node mean", "average", "server step"} < set(named)
+        assert all(value > 0 for value in named.values())
+
+
+def test_ratios_join_lines_of_the_same_subject():
+    old = [{"data_set": "a", "median_ms": 4.0}, {"data_set": "b", "median_ms": 1.0}]
+    new = [{"data_set": "b", "median_ms": 3.0}, {"data_set": "c", "median_ms": 9.0}]
+    assert ratios(old, new) == [{"data_set": "b", "median_ms ratio": 3.0}]
+    with pytest.raises(ValueError, match="different benchmarks"):
+        ratios(old, new[1:])

@@ -1,0 +1,39 @@
+"""A short run of the fuzzer; `python -m tests.fuzz` is the long one (docs/robustness.md)."""
+
+import pytest
+
+from tests import fuzz
+
+
+@pytest.fixture(autouse=True, scope="module")
+def identity():
+    from flwr.supercore.task_identity import TaskIdentity
+
+    names = ("_run_id", "_node_id", "_task_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    yield
+    for name, value in before.items():
+        setattr(TaskIdentity, name, value)
+
+
+def test_hostile_inputs_are_refused_or_sound():
+    outcomes = fuzz.run(4000, seed=3, tell=False)
+    assert sum(outcomes.values()) == 4000
+    # The inputs are near enough to honest ones to get everywhere.
+    assert set(outcomes) == {
+        "array refused", "array taken", "reply refused", "reply taken", "reply taken, some clients refused",
+        "unreadable for Flower", "other message refused", "other message taken",
+    }  # fmt: skip
+    assert min(outcomes.values()) > 10
+
+
+def test_an_input_can_be_made_again_and_a_finding_says_how(monkeypatch):
+    assert fuzz.run(1, 3, only=17, tell=False) == fuzz.run(1, 3, only=17, tell=False)
+
+    def broken(*given):
+        raise MemoryError
+
+    monkeypatch.setattr(fuzz, "one_input", broken)
+    with pytest.raises(MemoryError) as caught:
+        fuzz.run(10, 3, tell=False)
+    assert caught.value.__notes__ == ["input 0 of seed 3: python -m tests.fuzz --seed 3 --only 0"]
