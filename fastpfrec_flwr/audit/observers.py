@@ -42,7 +42,7 @@ def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], ne
     """(rows,) how much each row looks like a positive item of whoever made this change; no unit, higher is likelier.
 
     The direction of the rows is the first eigenvector of their second moments, turned so that the negatives lie at its far end
-    (`_points_backwards`). Then it is pulled towards the rows that stand out on it, as a shadow model would be towards its positives.
+    (`_points_backwards`). Then it is pulled towards the rows that stand out on it, as a shadow model would be to its positives.
 
     Parameters
     ----------
@@ -67,15 +67,16 @@ def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], ne
 def _points_backwards(along: NDArray[np.float64], moved: NDArray[np.bool_], negatives: float) -> bool:
     """Whether the positives lie at the negative end.
 
-    Where at least half of the negatives stand out from the noise, they are the end with their number of rows. Where fewer do, what
-    stands out are the positives, which move further. Where nothing does, few lie far out at one end and many near at the other.
+    Where at least half of the negatives stand out from the noise, they are the end with their number of rows. Where fewer do, the
+    positives are the end whose rows move further. Where nothing does, few lie far out at one end and many near at the other.
     """
-    ahead, behind = int((along[moved] > 0).sum()), int((along[moved] < 0).sum())
-    if ahead == behind:
+    ahead, behind = along[moved & (along > 0)], -along[moved & (along < 0)]
+    if len(ahead) == len(behind) == 0:
         return bool((along**3).sum() < 0)
-    if max(ahead, behind) >= negatives / 2:
-        return abs(behind - negatives) > abs(ahead - negatives)
-    return behind > ahead
+    if max(len(ahead), len(behind)) >= negatives / 2:
+        return abs(len(behind) - negatives) > abs(len(ahead) - negatives)
+    strengths = [float(each.mean()) if len(each) else 0.0 for each in (ahead, behind)]
+    return strengths[1] > strengths[0]
 
 
 def over_uploads(scores: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:
