@@ -290,6 +290,9 @@ class RunConfig(BaseModel):
             ("upload", "dense"),
             ("upload_precision", "float32"),
             ("epsilon_budget", 0.0),
+            ("failed_nodes", 0),
+            ("failure_probability", 0.0),
+            ("quarantine_rounds", 0),
         ]
         rules = [
             (

@@ -171,7 +171,8 @@ def secure_mask(message: Message, context: Context) -> Message:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
         kept = _kept(context, order)
         sealed = secure.parcels_in(message.content, "sealed", secure.SEALED)
-        uploads, report = kept.mask(node_of(config, order, place), table, order, sealed)
+        node = _fitting_node(config, order, place, len(table))
+        uploads, report = kept.mask(node, table, order, sealed)
         _keep(context, kept, order)
         return secure.encode_masked(uploads, report)
 
