@@ -87,7 +87,7 @@ def tune(
     search = _open(space, folder)
     run = simulate or _in_process
     for trial in search.get_trials(deepcopy=False):
-        if not trial.state.is_finished():
+        if trial.state == _state("RUNNING"):
             search.tell(trial.number, state=_state("FAIL"))
     while (number := _counted(search)) < space.trials:
         import optuna
