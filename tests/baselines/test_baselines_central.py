@@ -27,6 +27,15 @@ from fastpfrec_flwr.config import ConfigError
 USERS, ITEMS = 40, 30
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Two threads on products this small wait for each other most of the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def checkerboard(seed=0):
     """Even users have even items, odd ones odd items; of each row one item is for validation and two for the test."""
     generator = np.random.default_rng(seed)
@@ -46,7 +55,7 @@ def test_a_model_finds_the_colour_of_the_square(model, monkeypatch):
         from fastpfrec_flwr.baselines import central_graph
 
         layers = 0 if model == "mf" else 2
-        short = GraphSettings(embedding_dim=8, layers=layers, epochs=60, every=20, batch=64, learning_rate=0.02)
+        short = GraphSettings(embedding_dim=16, layers=layers, epochs=30, every=5, batch=128, learning_rate=0.05)
         monkeypatch.setattr(central_graph, "default_settings", lambda kind, seed, device: short)
     split = checkerboard()
     lists = central_lists(model, split)
