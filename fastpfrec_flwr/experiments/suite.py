@@ -206,8 +206,8 @@ class Suite(_Part):
 
 
 def slug(name: str) -> str:
-    """A name as part of a path: lower-case letters, digits and single dashes."""
-    return "-".join("".join(each if each.isalnum() else " " for each in name.lower()).split())
+    """A name as part of a path: lower-case letters, digits and single dashes; `+` is spelt out, since it may be all that differs."""
+    return "-".join("".join(each if each.isalnum() else " " for each in name.lower().replace("+", " plus ")).split())
 
 
 def parse_suite(values: Mapping[str, Any], file: str) -> Suite:

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,9 @@ def test_a_model_finds_the_colour_of_the_square(model, monkeypatch):
     if model in ("mf", "lightgcn", "sgl", "xsimgcl"):
         from fastpfrec_flwr.baselines import central_graph
 
-        layers = 0 if model == "mf" else 2
-        short = GraphSettings(embedding_dim=16, layers=layers, epochs=30, every=5, batch=128, learning_rate=0.05)
+        short = GraphSettings(embedding_dim=16, layers=2, epochs=30, every=5, batch=128, learning_rate=0.05)
+        if model == "mf":
+            short = replace(short, embedding_dim=8, layers=0, epochs=60, every=20, batch=64, learning_rate=0.02)
         monkeypatch.setattr(central_graph, "default_settings", lambda kind, seed, device: short)
     split = checkerboard()
     lists = central_lists(model, split)
