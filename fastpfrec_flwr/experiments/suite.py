@@ -206,7 +206,7 @@ class Suite(_Part):
 
 
 def slug(name: str) -> str:
-    """A name as part of a path: lower-case letters, digits and single dashes; `+` is spelt out, since it may be all that differs."""
+    """A name as part of a path: lower-case letters, digits and single dashes; `+` is spelt out, it may be all that differs."""
     return "-".join("".join(each if each.isalnum() else " " for each in name.lower().replace("+", " plus ")).split())
 
 
