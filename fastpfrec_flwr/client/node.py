@@ -229,7 +229,9 @@ class Node:
         ----------
         table, users, private : as for `local_updates`. history : the users' true items. bias : (items,) or None.
         """
-        vectors = self._ranking_vectors(table, history, private)
+        vectors = self.encoder.user_vectors(table, history, private)
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         choices = table[: self.shard.num_choices]
         of_choices = None if bias is None else bias[: self.shard.num_choices]
 
