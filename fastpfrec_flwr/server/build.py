@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
+from fastpfrec_flwr.server.posterior import PosteriorStep
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.secure import SecureFastPFRec
-from fastpfrec_flwr.server.steps import build_step
+from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, Check, ClientsCheck, NoCheck, PaperCheck
@@ -82,6 +84,15 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
     )
 
 
+def build_server_step(config: RunConfig, threads: int) -> ServerStep:
+    """What becomes of the average."""
+    if config.server_step == "posterior":
+        # Every client's noise has the same size, whatever node it is in.
+        deviation = config.noise_deviation / math.sqrt(config.clients_per_round)
+        return PosteriorStep(deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent)
+    return build_step(config, threads)
+
+
 def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: int = 1) -> FastPFRec:
     """The strategy with its parts: ours, or another one on our clients.
 
@@ -96,7 +107,7 @@ def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: 
     return make_rounds(
         config,
         build_tier(config, threads),
-        build_step(config, threads),
+        build_server_step(config, threads),
         folder,
         threads,
         build_server_aggregator(config),

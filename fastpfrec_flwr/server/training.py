@@ -27,7 +27,7 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
-from fastpfrec_flwr.privacy.lines import Ledger, Setting
+from fastpfrec_flwr.privacy.lines import Ledger, Setting, user_adjacency
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
@@ -436,7 +436,7 @@ class Training:
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
         return {
-            "adjacency": "replace one client's whole data",
+            "adjacency": user_adjacency(config),
             "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
             "delta_per_upload": guarantee.delta,
             "reason": guarantee.reason,
