@@ -31,7 +31,7 @@ from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
-from fastpfrec_flwr.privacy.lines import Ledger, Setting
+from fastpfrec_flwr.privacy.lines import Ledger, Setting, user_adjacency
 from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
@@ -524,7 +524,7 @@ class Training:
         infinite = math.isinf(guarantee.epsilon)
         ledger = self._ledger()
         return {
-            "adjacency": "replace one client's whole data",
+            "adjacency": user_adjacency(config),
             "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
             "delta_per_upload": guarantee.delta,
             "reason": guarantee.reason,
