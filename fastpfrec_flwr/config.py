@@ -61,6 +61,8 @@ class RunConfig(BaseModel):
     report_loss: bool
     user_metrics: bool
     trackers: str
+    log_format: Literal["text", "json"]
+    metrics_file: str
 
     # strategy
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
@@ -99,7 +101,7 @@ class RunConfig(BaseModel):
     noise: Literal["laplace", "none"]
     noise_scale: NonNegative
     upload: Literal["dense", "sparse"]
-    upload_precision: Literal["float32", "float16"]
+    upload_precision: Literal["float32", "float16", "int8"]
     epsilon_budget: NonNegative
 
     # trusted nodes
@@ -197,6 +199,11 @@ class RunConfig(BaseModel):
         """What a finite epsilon needs."""
         bounded = self.noise != "none" and self.upload == "dense" and (self.clip_norm > 0 or self.row_clip > 0)
         return [
+            (
+                self.upload_precision == "int8" and self.counted,
+                f"popularity-weight must be 0.0 with upload-precision = 'int8', got {self.popularity_weight}: a count would "
+                "set the step of its whole row",
+            ),
             (
                 self.perturbation == "randomised-response" and self.keep_prob <= self.perturbation_prob,
                 f"keep-prob must be > perturbation-prob ({self.perturbation_prob}) with perturbation = 'randomised-response', "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 import sqlite3
@@ -17,13 +17,16 @@ from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.client.build import build_client, build_device
+from fastpfrec_flwr.client.device import Allowance, Device
 from fastpfrec_flwr.client.node import Node, merged_rows
-from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
+from fastpfrec_flwr.client.own_data import NodeConfig, OwnData, default_state_root, parse_node_config, read_own_data
+from fastpfrec_flwr.client.state import ClientState, StateError
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
 from fastpfrec_flwr.data.cache import load_split
+from fastpfrec_flwr.data.device import catalogue_hash
 from fastpfrec_flwr.evaluation.rows import Rows
-from fastpfrec_flwr.files import APP, source_fingerprint
+from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError
 from fastpfrec_flwr.parallel import available_threads
@@ -38,12 +41,18 @@ app = ClientApp()
 
 
 class Place(NamedTuple):
-    """Which users this SuperNode holds, and where it keeps their state."""
+    """Which users this SuperNode holds, and where it keeps their state.
+
+    Attributes
+    ----------
+    own : the device's own settings; None in a simulation, and on a real device that trains on a public data set for trial.
+    """
 
     partition: int
     num_partitions: int
     state_root: Path
     deployed: bool
+    own: NodeConfig | None = None
 
 
 @app.query()
@@ -53,6 +62,19 @@ def describe(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         if config.device == "cuda":
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
+        if place.own is not None:
+            # Nothing of a person's data is hashed into it: the hash of a short history can be guessed.
+            data = _own_data(config, place)
+            return messages.encode_description(
+                Description(
+                    -1,
+                    len(data.shard.users),
+                    data.shard.num_items,
+                    data.catalogue,
+                    data.catalogue,
+                    place.own.items_path.stem,
+                )
+            )
         prepared = _prepare(config)
         shard = open_shard(prepared.directory, place.partition, place.num_partitions)
         return messages.encode_description(
@@ -74,6 +96,8 @@ def catalogue(message: Message, context: Context) -> Message:
     """Hand out the public item ids, in row order."""
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        if place.own is not None:
+            return messages.encode_catalogue(_own_data(config, place).items, "{}")
         split = _open_split(_prepare(config).directory)
         return messages.encode_catalogue([str(i) for i in split.item_ids], json.dumps(split.report))
 
@@ -103,7 +127,7 @@ def train(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
         uploads, report = _node(config, order, place).train(table, order)
-        return messages.encode_uploads(uploads, report)
+        return messages.encode_uploads(uploads, report, len(table))
 
     return _reply(message, context, answer)
 
@@ -132,24 +156,20 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 "end the local SuperLink (or update the app on the device) and run again"
             )
         content = answer(config, order, _place(context, config))
-    except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error) as error:
+    except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error, OSError) as error:
+        logging.getLogger(__name__).warning("this SuperNode sits out: %s", error)
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
 
 def _place(context: Context, config: RunConfig) -> Place:
     node = context.node_config
-    deployed = "partition-id" not in node
+    if "partition-id" not in node:
+        # On a real device its owner says what is read and where it is kept, never the run's configuration.
+        own = parse_node_config(node, config.data_set)
+        return Place(0, 1, own.state_dir or default_state_root(), True, own if own.data_path else None)
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
-    if deployed:
-        return Place(0, 1, root, True)
     return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False)
-
-
-def _default_state_root() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_path(APP, appauthor=False)) / "clients"
 
 
 def split_settings(config: RunConfig) -> SplitSettings:
@@ -175,8 +195,7 @@ def _open_split(directory: Path) -> Split:
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
 def _catalogue_hash(directory: Path) -> str:
-    ids = _open_split(directory).item_ids
-    return hashlib.sha256("\n".join(ids.tolist()).encode()).hexdigest()[:16]
+    return catalogue_hash(_open_split(directory).item_ids.tolist())
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -190,23 +209,56 @@ def _refit_rows(directory: Path, partition: int, num_partitions: int) -> Rows:
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _open_state(path: Path, embedding_dim: int) -> ClientState:
-    return ClientState(path, embedding_dim)
+def _open_state(path: Path, embedding_dim: int, durable: bool) -> ClientState:
+    return ClientState(path, embedding_dim, durable)
+
+
+@lru_cache(maxsize=OPEN_AT_ONCE)
+def _open_device(root: Path) -> Device:
+    return Device(root)
+
+
+def _own_data(config: RunConfig, place: Place) -> OwnData:
+    assert place.own is not None
+    return read_own_data(place.own, split_settings(config), _open_device(place.state_root))
+
+
+def _device_node(config: RunConfig, order: Order, place: Place) -> Node:
+    """A real device's users on its own file."""
+    shard = _own_data(config, place).shard
+    device = _open_device(place.state_root)
+    limit = place.own.epsilon_limit if place.own is not None else math.inf
+    return build_client(
+        config,
+        shard,
+        _open_state(
+            place.state_root / order.state_id / order.phase / "0-of-1.sqlite3", config.embedding_dim, durable=True
+        ),
+        len(shard.users),
+        device.secret,
+        available_threads(config.threads),
+        None if order.phase == "train" else merged_rows(shard),
+        _user_metrics(config, order, place),
+        Allowance(device, order.state_id, order.phase, limit),
+    )
 
 
 def _node(config: RunConfig, order: Order, place: Place) -> Node:
+    if place.own is not None:
+        return _device_node(config, order, place)
     prepared = _prepare(config)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
     return build_client(
         config,
         shard,
-        _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim),
+        _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim, place.deployed),
         _open_split(prepared.directory).num_users,
-        device_secret(place.state_root) if place.deployed else None,
+        _open_device(place.state_root).secret if place.deployed else None,
         available_threads(config.threads),
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
         _user_metrics(config, order, place),
+        Allowance(_open_device(place.state_root), order.state_id, order.phase) if place.deployed else None,
     )
 
 
@@ -237,4 +289,4 @@ def _warn_once(text: str) -> None:
 
 def state_root(config: RunConfig) -> Path:
     """Where the SuperNodes of a simulation keep their state."""
-    return Path(config.state_dir) if config.state_dir else _default_state_root()
+    return Path(config.state_dir) if config.state_dir else default_state_root()

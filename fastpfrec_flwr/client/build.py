@@ -6,13 +6,17 @@ The encoder is `model.encoders.build_encoder`'s, which `Node.encoder` asks. The 
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
+from fastpfrec_flwr.client.device import Allowance
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.privacy.eight_bits import EightBits
 from fastpfrec_flwr.privacy.mechanism import Clip, HalfPrecision, LaplaceMechanism, Mechanism, NoNoise
 
 
@@ -24,6 +28,8 @@ def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
         if config.noise == "none"
         else LaplaceMechanism(clip, config.noise_scale, config.upload == "dense", threads)
     )
+    if config.upload_precision == "int8":
+        return EightBits(mechanism)
     return HalfPrecision(mechanism) if config.upload_precision == "float16" else mechanism
 
 
@@ -34,7 +40,7 @@ def build_device(wanted: str) -> str:
     ------
     ConfigError if CUDA is wanted and not there.
     """
-    if wanted == "cpu":
+    if wanted == "cpu" or (wanted == "auto" and not _has_cuda_driver()):
         return "cpu"
     import torch
 
@@ -43,6 +49,15 @@ def build_device(wanted: str) -> str:
     if wanted == "cuda":
         raise ConfigError("device must be 'auto' or 'cpu' where no CUDA device is available, got 'cuda'")
     return "cpu"
+
+
+def _has_cuda_driver() -> bool:
+    """Whether asking torch for CUDA is worth its import, which takes seconds and a hundred megabytes."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def build_client(
@@ -54,15 +69,17 @@ def build_client(
     threads: int = 1,
     refit_rows: Rows | None = None,
     user_metrics: Path | None = None,
+    allowance: Allowance | None = None,
 ) -> Node:
     """A SuperNode's users with all that they need to train and to be evaluated; the counterpart of `build_strategy`.
 
     Parameters
     ----------
-    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics : see `Node`.
+    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics,
+        allowance : see `Node`.
     threads : of the compiled step and of the noise.
     """
     return Node(
         config, shard, state, build_mechanism(config, threads), num_users, secret, build_device(config.device), threads,
-        refit_rows, user_metrics,
+        refit_rows, user_metrics, allowance,
     )  # fmt: skip

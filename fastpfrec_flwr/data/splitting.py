@@ -10,7 +10,8 @@ size (rounding up would empty the short rows, rounding down would take from long
 max(1, round(n f)) where n >= 2. A user always keeps at least one train pair, so one with a single pair has no test.
 
 The catalogue is what the train source (train and validation) holds. Test pairs beyond it (unknown users, unknown
-items) cannot be ranked by anybody: they are left out of the truth, and counted.
+items) cannot be ranked by anybody: they are left out of the truth, and counted. A real device holds a few users and is
+given the catalogue: it stays whole and in its own order, and items that it lacks are left out and counted.
 """
 
 from __future__ import annotations
@@ -39,7 +40,12 @@ class _Pairs:
 
 
 def make_split(
-    name: str, ids: Ids, found: dict[str, Interactions], settings: SplitSettings, report: dict[str, Any]
+    name: str,
+    ids: Ids,
+    found: dict[str, Interactions],
+    settings: SplitSettings,
+    report: dict[str, Any],
+    catalogue: int = 0,
 ) -> Split:
     """Split interactions.
 
@@ -47,13 +53,17 @@ def make_split(
     ----------
     found : role -> file; either "all", or "train" with "test" or "validation" or both.
     report : extended in place by what was counted here.
+    catalogue : items that `ids` held before anything was read, in the order of a given catalogue; 0 for none.
 
     Raises
     ------
     DataError if the method needs what the source has not.
     """
     width = len(ids.items)
-    user_order, item_order = sort_ids(ids.users.ids()), sort_ids(ids.items.ids())
+    if catalogue:
+        found = _of_catalogue(found, catalogue, width, report)
+    user_order = sort_ids(ids.users.ids())
+    item_order = np.arange(width) if catalogue else sort_ids(ids.items.ids())
     user_rank, item_rank = np.argsort(user_order), np.argsort(item_order)
     pairs = {role: _distinct(part, user_rank, item_rank, width, settings) for role, part in found.items()}
     method = _choose_method(settings.method, found)
@@ -67,7 +77,7 @@ def make_split(
         train, validation, test = _released(pairs, width, settings, report)
     else:
         train, validation, test = _pooled(pairs, width, settings, method)
-    test = _drop_unknown(test, train, validation, width, report)
+    test = _drop_unknown(test, train, validation, width, report, bool(catalogue))
     if "validation" not in found:
         # The validation pairs were cut from the train file: for its reader they stand in train.
         report["test_pairs_in_train"] += report["test_pairs_in_validation"]
@@ -77,7 +87,8 @@ def make_split(
     _assert_disjoint(train, validation, test)
 
     users = np.flatnonzero(present(train // width, len(ids.users)))
-    items = np.flatnonzero(present(np.concatenate([train, validation]) % width, width))
+    seen = np.arange(catalogue) if catalogue else np.concatenate([train, validation]) % width
+    items = np.flatnonzero(present(seen, width))
     parts = {
         part: to_csr(keys, users, items, width)
         for part, keys in (("train", train), ("validation", validation), ("test", test))
@@ -146,7 +157,29 @@ def _released(
     return train, validation, test
 
 
-def _drop_unknown(test: Keys, train: Keys, validation: Keys, width: int, report: dict[str, Any]) -> Keys:
+def _of_catalogue(
+    found: dict[str, Interactions], catalogue: int, width: int, report: dict[str, Any]
+) -> dict[str, Interactions]:
+    """Leave out interactions with items beyond the catalogue."""
+    kept, unknown, interactions = {}, np.zeros(width, np.bool_), 0
+    for role, part in found.items():
+        known = part.items < catalogue
+        unknown[part.items[~known]] = True
+        interactions += int((~known).sum())
+        kept[role] = replace(
+            part,
+            users=part.users[known],
+            items=part.items[known],
+            weights=None if part.weights is None else part.weights[known],
+            timestamps=None if part.timestamps is None else part.timestamps[known],
+        )
+    report |= {"items_not_in_catalogue": int(unknown.sum()), "interactions_not_in_catalogue": interactions}
+    return kept
+
+
+def _drop_unknown(
+    test: Keys, train: Keys, validation: Keys, width: int, report: dict[str, Any], all_known: bool
+) -> Keys:
     """Leave out test pairs that stand in the train source, and those of users or items it does not know.
 
     The counts overlap, as a pair may be left out for two reasons; `test_pairs_left_out` counts each pair once.
@@ -154,7 +187,7 @@ def _drop_unknown(test: Keys, train: Keys, validation: Keys, width: int, report:
     in_train, in_validation = member(test, train), member(test, validation)
     in_source = in_train | in_validation
     unknown_user = ~member(test // width, train // width)
-    seen_items = present(train % width, width)
+    seen_items = np.ones(width, np.bool_) if all_known else present(train % width, width)
     items_not_in_train = present(test % width, width) & ~seen_items
     seen_items |= present(validation % width, width)
     unseen_item = ~seen_items[test % width]

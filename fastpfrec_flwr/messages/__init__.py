@@ -35,6 +35,7 @@ from fastpfrec_flwr.messages.uploads import (
     TrainReport,
     decode_uploads,
     encode_uploads,
+    row_bytes,
     select_clients,
 )
 
@@ -66,6 +67,7 @@ __all__ = [
     "encode_refusal",
     "encode_train",
     "encode_uploads",
+    "row_bytes",
     "select_clients",
     "usable_content",
 ]  # fmt: skip

@@ -11,14 +11,15 @@ w_l = ||E_l||^(-a) / Z are the norm weights that everybody computes from the pub
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastpfrec_flwr.compiling import compiled
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NORM_FLOOR = 1e-3
 
@@ -69,6 +70,8 @@ def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:
     -------
     (users, k).
     """
+    import torch
+
     return torch.zeros(num_users, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, owner, rows)
 
 

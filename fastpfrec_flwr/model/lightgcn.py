@@ -16,7 +16,10 @@ lie outside the star (a user's own items are masked), so there the factor orders
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def layer_weights(num_layers: int) -> tuple[float, float, float]:
