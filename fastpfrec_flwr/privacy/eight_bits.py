@@ -71,10 +71,10 @@ def _round_rows(values: Any, multiples: Any, exponents: Any) -> None:
         largest = np.float32(0.0)
         for c in range(values.shape[1]):
             largest = max(largest, abs(values[t, c]))
-        mantissa, exponent = math.frexp(largest / np.float32(127.0))
+        mantissa, exponent = math.frexp(min(largest, np.float32(4064.0)) / np.float32(127.0))
         if mantissa == 0.5:
             exponent -= 1
-        exponent = min(max(exponent, -20), 5)
+        exponent = -20 if largest == 0.0 else min(max(exponent, -20), 5)
         exponents[t] = exponent
         inverse = np.float32(math.ldexp(1.0, -exponent))
         for c in range(values.shape[1]):

@@ -34,8 +34,8 @@ from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_c
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.health import MetricsFile, health_line, round_health
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
+from fastpfrec_flwr.server.presence import Presence
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
-from fastpfrec_flwr.server.roster import Roster
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState, initial_table
@@ -127,7 +127,7 @@ class Training:
         self._users = 0
         self._result = Result()
         self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
-        self._roster: Roster | None = None
+        self._presence: Presence | None = None
         self._supernodes = 0
         self._metrics_file = MetricsFile(Path(config.metrics_file)) if config.metrics_file else None
 
@@ -176,7 +176,7 @@ class Training:
         self._strategy.attach(nodes, self._state_id)
         self._supernodes = len(nodes.ids)
         if nodes.deployed:
-            self._roster = Roster(self._grid, nodes, order, self._say)
+            self._presence = Presence(self._grid, nodes, order, self._say)
         first = nodes.descriptions[0]
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
         self._data, self._users = first.data, nodes.num_users
@@ -289,8 +289,8 @@ class Training:
 
     def _gather(self) -> None:
         """On real devices: who is on line now takes part in the next round."""
-        if self._roster is not None:
-            nodes = self._roster.update()
+        if self._presence is not None:
+            nodes = self._presence.update()
             self._strategy.attach(nodes, self._state_id)
             self._supernodes = len(nodes.ids)
 
@@ -301,7 +301,7 @@ class Training:
             phase, server_round, num_rounds, self._supernodes, outcome, self._progress.round_seconds[-1],
             messages.row_bytes(config.upload_precision, config.upload_width),
         )  # fmt: skip
-        if self._roster is not None or config.log_format == "json":
+        if self._presence is not None or config.log_format == "json":
             self._say(health_line(figures), "round", **figures)
         if self._metrics_file is not None:
             self._metrics_file.write(figures)

@@ -193,7 +193,8 @@ def test_views_and_columns_are_encoded_by_value():
 
 text = st.text(st.characters(codec="utf-8"), max_size=20)
 whole = st.integers(-(2**63), 2**63 - 1)
-orders = st.builds(Order, text, text, text, whole, whole, st.booleans(), st.booleans(), whole)
+folder = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", fullmatch=True)
+orders = st.builds(Order, text, folder, folder, whole, whole, st.booleans(), st.booleans(), whole)
 
 
 @settings(max_examples=50, deadline=None)

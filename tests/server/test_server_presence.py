@@ -6,9 +6,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Description, Order
-from fastpfrec_flwr.server import roster as module
+from fastpfrec_flwr.server import presence as module
 from fastpfrec_flwr.server.nodes import SuperNodes
-from fastpfrec_flwr.server.roster import Roster
+from fastpfrec_flwr.server.presence import Presence
 
 ORDER = Order("source", "training", "train", 0, 0)
 
@@ -67,30 +67,30 @@ class Clock:
 def make(online, known):
     grid, said, clock = FakeGrid(online), [], Clock()
     nodes = SuperNodes(list(known), [holds(users) for users in known.values()], [])
-    return Roster(grid, nodes, ORDER, said.append, clock), grid, said, clock
+    return Presence(grid, nodes, ORDER, said.append, clock), grid, said, clock
 
 
 def test_a_late_joiner_is_asked_without_waiting_and_takes_part_from_the_next_round():
-    roster, grid, said, _ = make({1, 2}, {1: 5, 2: 7})
-    assert roster.update().ids == [1, 2]
+    presence, grid, said, _ = make({1, 2}, {1: 5, 2: 7})
+    assert presence.update().ids == [1, 2]
     grid.online.add(3)
-    assert roster.update().ids == [1, 2]
+    assert presence.update().ids == [1, 2]
     assert grid.asked == [3]
-    assert roster.update().ids == [1, 2], "no answer yet"
+    assert presence.update().ids == [1, 2], "no answer yet"
     assert grid.asked == [3], "asked once"
     grid.answers[3] = messages.encode_description(holds(4))
-    nodes = roster.update()
+    nodes = presence.update()
     assert nodes.ids == [1, 2, 3]
     assert nodes.num_users == 16
     assert said == ["SuperNode 3 takes part from now on (4 users)"]
 
 
 def test_who_left_is_not_asked_and_comes_back_as_it_was():
-    roster, grid, said, _ = make({1, 2}, {1: 5, 2: 7})
+    presence, grid, said, _ = make({1, 2}, {1: 5, 2: 7})
     grid.online = {2}
-    assert roster.update().ids == [2]
+    assert presence.update().ids == [2]
     grid.online = {1, 2}
-    assert roster.update().ids == [1, 2]
+    assert presence.update().ids == [1, 2]
     assert grid.asked == []
     assert said == [
         "SuperNode 1 is off line: it is not asked until it comes back", "SuperNode 1 takes part from now on (5 users)",
@@ -106,22 +106,22 @@ def test_who_left_is_not_asked_and_comes_back_as_it_was():
     ],
 )
 def test_who_is_refused_is_told_why_and_asked_again_later(answer, reason):
-    roster, grid, said, clock = make({1, 3}, {1: 5})
-    assert roster.update().ids == [1]
+    presence, grid, said, clock = make({1, 3}, {1: 5})
+    assert presence.update().ids == [1]
     grid.answers[3] = answer
-    assert roster.update().ids == [1]
+    assert presence.update().ids == [1]
     assert "SuperNode 3 does not take part" in said[-1]
     assert reason in said[-1]
     assert grid.asked == [3]
     clock.now += module.ASK_AGAIN_SECONDS + 1
-    roster.update()
+    presence.update()
     assert grid.asked == [3, 3]
     grid.answers[3] = messages.encode_description(holds(2))
-    assert roster.update().ids == [1, 3]
+    assert presence.update().ids == [1, 3]
 
 
 def test_where_nobody_is_on_line_a_round_waits_a_while(monkeypatch):
-    roster, grid, said, clock = make(set(), {1: 5})
+    presence, grid, said, clock = make(set(), {1: 5})
     slept = []
 
     def sleep(seconds):
@@ -131,9 +131,9 @@ def test_where_nobody_is_on_line_a_round_waits_a_while(monkeypatch):
             grid.online = {1}
 
     monkeypatch.setattr(module.time, "sleep", sleep)
-    assert roster.update(patience=10).ids == [1]
+    assert presence.update(patience=10).ids == [1]
     assert slept == [1.0] * 3
     assert said[0] == "SuperNode 1 is off line: it is not asked until it comes back"
     grid.online = set()
     monkeypatch.setattr(module.time, "sleep", lambda seconds: setattr(clock, "now", clock.now + seconds))
-    assert roster.update(patience=10).ids == [], "and is held without anybody then"
+    assert presence.update(patience=10).ids == [], "and is held without anybody then"

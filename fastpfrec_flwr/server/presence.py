@@ -22,7 +22,7 @@ ASK_AGAIN_SECONDS = 120.0
 PATIENCE_SECONDS = 120.0
 
 
-class Roster:
+class Presence:
     """The SuperNodes of a run, brought up to date before each round.
 
     Parameters
