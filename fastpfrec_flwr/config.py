@@ -58,6 +58,7 @@ class RunConfig(BaseModel):
     checkpoint_every: CountOrZero
     resume_from: str
     round_timeout: Positive
+    min_clients: CountOrZero
     report_loss: bool
     user_metrics: bool
     trackers: str
@@ -119,6 +120,14 @@ class RunConfig(BaseModel):
     malicious_fraction: Annotated[float, Field(ge=0, lt=0.5)]
     centered_clip_radius: NonNegative
     centered_clip_iterations: Count
+    secret_assignment: bool
+    failed_nodes: CountOrZero
+    failure_start: Count
+    failure_probability: Share
+    failure_rounds: CountOrZero
+    failure_moment: Literal["before", "during", "after"]
+    reassignment: Literal["retry", "next-round", "none"]
+    quarantine_rounds: CountOrZero
 
     # server
     server_aggregator: Literal["mean", "median", "trimmed-mean", "geometric-median"]
@@ -185,6 +194,7 @@ class RunConfig(BaseModel):
             ),
         ]
         rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
+        rules += self._node_rules()
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -252,6 +262,30 @@ class RunConfig(BaseModel):
                 robust and self.counted,
                 "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
                 f"got {self.popularity_weight}: a count is a sum, which no median keeps",
+            ),
+        ]
+
+    def _node_rules(self) -> list[tuple[bool, str]]:
+        """Failures need nodes that can fail."""
+        no_nodes = self.tier == "direct" or self.strategy != "fastpfrec"
+        keys = ("failed_nodes", "failure_probability", "quarantine_rounds")
+        return [
+            (
+                self.min_clients > self.clients_per_round,
+                f"min-clients must be <= clients-per-round ({self.clients_per_round}), got {self.min_clients}: "
+                "no round could ever count",
+            ),
+            (
+                self.failed_nodes > self.num_trusted_nodes,
+                f"failed-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.failed_nodes}",
+            ),
+            *(
+                (
+                    no_nodes and getattr(self, key) > 0,
+                    f"{_kebab(key)} must be 0 without trusted nodes (tier = 'direct', or another strategy), "
+                    f"got {getattr(self, key)}",
+                )
+                for key in keys
             ),
         ]
 

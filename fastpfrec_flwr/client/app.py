@@ -126,7 +126,8 @@ def train(message: Message, context: Context) -> Message:
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
-        uploads, report = _node(config, order, place).train(table, order)
+        node = _fitting_node(config, order, place, len(table))
+        uploads, report = node.train(table, order)
         return messages.encode_uploads(uploads, report, len(table))
 
     return _reply(message, context, answer)
@@ -139,7 +140,8 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
         counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
-        return messages.encode_metric_sums(_node(config, order, place).evaluate(table, order, parts, counts))
+        node = _fitting_node(config, order, place, len(table))
+        return messages.encode_metric_sums(node.evaluate(table, order, parts, counts))
 
     return _reply(message, context, answer)
 
@@ -260,6 +262,17 @@ def _node(config: RunConfig, order: Order, place: Place) -> Node:
         _user_metrics(config, order, place),
         Allowance(_open_device(place.state_root), order.state_id, order.phase) if place.deployed else None,
     )
+
+
+def _fitting_node(config: RunConfig, order: Order, place: Place, num_items: int) -> Node:
+    """The node, if the table that came is one of its catalogue."""
+    node = _node(config, order, place)
+    if num_items != node.shard.num_items:
+        raise RefusedError(
+            f"the item table has {num_items} rows, this SuperNode's catalogue {node.shard.num_items} items: the data set changed "
+            "since the run began; give all SuperNodes the same and start the run again"
+        )
+    return node
 
 
 def user_metrics_folder(state_root: Path, state_id: str) -> Path:

@@ -79,6 +79,7 @@ class Node:
         history = self._history(order.phase)
         graphs = self._graphs(history, drawn, order.phase)
         able = can_train(graphs)
+        without_items = int((~able).sum())
         spent = self._spent_after(drawn, len(table))
         if spent is not None:
             able &= spent <= self._budget
@@ -127,6 +128,8 @@ class Node:
             int((~able).sum()),
             float(updates.losses.sum()) if asked else 0.0,
             int(updates.own_counts.sum()) if asked else 0,
+            int((~able).sum()) - without_items,
+            order.table_version,
         )
 
     def evaluate(

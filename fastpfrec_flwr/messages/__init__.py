@@ -28,7 +28,7 @@ from fastpfrec_flwr.messages.orders import (
     encode_done,
     encode_query,
 )
-from fastpfrec_flwr.messages.records import RefusedError, encode_refusal, usable_content
+from fastpfrec_flwr.messages.records import LONGEST_REASON, RefusedError, encode_refusal, one_line, usable_content
 from fastpfrec_flwr.messages.uploads import (
     LARGEST_VALUE,
     DecodedUploads,
@@ -41,6 +41,7 @@ from fastpfrec_flwr.messages.uploads import (
 
 __all__ = [
     "LARGEST_VALUE",
+    "LONGEST_REASON",
     "NPY",
     "DecodedUploads",
     "Description",
@@ -67,6 +68,7 @@ __all__ = [
     "encode_refusal",
     "encode_train",
     "encode_uploads",
+    "one_line",
     "row_bytes",
     "select_clients",
     "usable_content",

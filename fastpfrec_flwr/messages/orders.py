@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import dataclass
 
@@ -32,6 +34,12 @@ class Order:
     report_loss: bool = False
     snapshot: bool = False
     restore: int = 0
+
+    @property
+    def table_version(self) -> int:
+        """What names the item table that comes with the order: 63 bits, of the training, the phase and the round."""
+        text = json.dumps([self.state_id, self.phase, self.server_round])
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1
 
 
 _ORDER_TYPES: dict[str, type] = {

@@ -7,9 +7,21 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+# A reason may quote what a stranger sent: a record name of a megabyte, or a line break and a forged line of the log.
+LONGEST_REASON = 1000
+
 
 class RefusedError(ValueError):
-    """A message that cannot be used; the text says why, for the round's record."""
+    """A message that cannot be used; the text says why, in one line of bounded length, for the round's record."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(one_line(reason))
+
+
+def one_line(text: str) -> str:
+    """Text from anybody as one printable line of at most `LONGEST_REASON` characters."""
+    short = text[: LONGEST_REASON - 3] + "..." if len(text) > LONGEST_REASON else text
+    return "".join(each if each.isprintable() else " " for each in short)
 
 
 def record_of(content: RecordDict, key: str, kind: type) -> Any:

@@ -21,6 +21,16 @@ from fastpfrec_flwr.trusted_node.uploads import Uploads
 # Beyond this a value is no honest change, and sums of a million of them on the 2^-20 grid would stop being exact.
 LARGEST_VALUE = 2.0**12
 _CLIENTS_PER_TASK = 32
+# No loss per positive is larger than this: one client should not fill the round's mean alone.
+LARGEST_LOSS = 1e6
+_REPORT_TYPES: dict[str, type] = {
+    "server-round": int,
+    "skipped": int,
+    "loss-sum": float,
+    "positives": int,
+    "budget-spent": int,
+    "table-version": int,
+}
 _UPLOAD_DTYPES = {"nonces": "uint64", "pointer": "int64", "rows": "int32", "values": "float32"}
 
 
@@ -30,14 +40,18 @@ class TrainReport:
 
     Attributes
     ----------
-    server_round : the round that it answers. skipped : users drawn that had nothing to learn from.
+    server_round : the round that it answers. skipped : users drawn that did not train.
     loss_sum, positives : sum of the losses and of their positives, 0 where the loss was not asked for.
+    budget_spent : of the skipped, those whose epsilon budget is spent; the others had nothing to learn from.
+    table_version : of the item table that they trained on, `Order.table_version`.
     """
 
     server_round: int
     skipped: int
     loss_sum: float
     positives: int
+    budget_spent: int = 0
+    table_version: int = 0
 
 
 def encode_uploads(uploads: PrivatizedUploads, report: TrainReport, num_items: int = 0) -> RecordDict:
@@ -62,14 +76,7 @@ def encode_uploads(uploads: PrivatizedUploads, report: TrainReport, num_items: i
         {
             "uploads": ArrayRecord(arrays),
             "cover": ConfigRecord({"cover-scale": uploads.cover_scale}),
-            "train": MetricRecord(
-                {
-                    "server-round": report.server_round,
-                    "skipped": report.skipped,
-                    "loss-sum": report.loss_sum,
-                    "positives": report.positives,
-                }
-            ),
+            "train": MetricRecord({key: getattr(report, key.replace("-", "_")) for key in _REPORT_TYPES}),
         }
     )
 
@@ -92,6 +99,7 @@ def decode_uploads(
     cover_scale: float,
     threads: int = 1,
     precision: str = "float32",
+    table_version: int | None = None,
 ) -> DecodedUploads:
     """Read what `encode_uploads` wrote.
 
@@ -100,6 +108,7 @@ def decode_uploads(
     server_round : the round that is open. max_clients : most clients that the reply may bring.
     num_items, embedding_dim : shape of the table. cover_scale : noise that simulated dense uploads still lack, or 0.
     precision : float32, or float16 or int8 where the run asks for it; they are float32 from here on.
+    table_version : of the table that was sent; None takes any.
 
     Raises
     ------
@@ -108,7 +117,7 @@ def decode_uploads(
     content = usable_content(reply)
     if set(content) != {"uploads", "cover", "train"}:
         raise RefusedError(f"train reply: records must be cover, train, uploads, got {sorted(content)}")
-    report = _decode_train_report(record_of(content, "train", MetricRecord), server_round)
+    report = _decode_train_report(record_of(content, "train", MetricRecord), server_round, table_version)
     cover = record_of(content, "cover", ConfigRecord)
     exact_keys(cover, {"cover-scale"}, "cover")
     claimed = value_of(cover, "cover-scale", float, "cover")
@@ -232,16 +241,16 @@ def select_clients(uploads: Uploads, chosen: NDArray[np.int64]) -> Uploads:
     return few if uploads.squares is None else few.with_squares(uploads.squares[chosen])
 
 
-def _decode_train_report(record: Mapping[str, Any], server_round: int) -> TrainReport:
-    exact_keys(record, {"server-round", "skipped", "loss-sum", "positives"}, "train")
-    report = TrainReport(
-        value_of(record, "server-round", int, "train"),
-        value_of(record, "skipped", int, "train"),
-        value_of(record, "loss-sum", float, "train"),
-        value_of(record, "positives", int, "train"),
-    )
+def _decode_train_report(record: Mapping[str, Any], server_round: int, table_version: int | None) -> TrainReport:
+    exact_keys(record, set(_REPORT_TYPES), "train")
+    values = {key.replace("-", "_"): value_of(record, key, kind, "train") for key, kind in _REPORT_TYPES.items()}
+    report = TrainReport(**values)
     if report.server_round != server_round:
         raise RefusedError(f"train: reply to round {report.server_round} in round {server_round}")
-    if report.skipped < 0 or report.positives < 0 or not np.isfinite(report.loss_sum):
+    if table_version is not None and report.table_version != table_version:
+        raise RefusedError("train: made for another version of the item table than this round's")
+    counts_fit = 0 <= report.budget_spent <= report.skipped and report.positives >= 0
+    # NaN compares false.
+    if not counts_fit or not abs(report.loss_sum) <= LARGEST_LOSS * report.positives:
         raise RefusedError(f"train: figures make no sense: {report}")
     return report

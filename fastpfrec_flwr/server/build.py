@@ -22,6 +22,7 @@ from fastpfrec_flwr.trusted_node.robust import (
     located,
     weighted_by,
 )
+from fastpfrec_flwr.trusted_node.roster import AllThere, Attendances, Failures, Roster
 from fastpfrec_flwr.trusted_node.tier import DirectTier, Tier, TrustedNodes
 
 
@@ -66,7 +67,23 @@ def build_server_aggregator(config: RunConfig) -> ServerAggregator:
     return aggregators[config.server_aggregator]
 
 
-def build_tier(config: RunConfig, threads: int) -> Tier:
+def build_roster(config: RunConfig) -> Roster:
+    """Who of the trusted nodes is there: all of them, or those that failures and quarantine leave."""
+    failures = Failures(
+        config.num_trusted_nodes,
+        config.seed,
+        config.failed_nodes,
+        config.failure_start,
+        config.failure_probability,
+        config.failure_rounds,
+        config.failure_moment,
+    )
+    if not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
+        return AllThere()
+    return Attendances(failures, config.reassignment, config.quarantine_rounds)
+
+
+def build_tier(config: RunConfig, threads: int, roster: Roster = AllThere()) -> Tier:  # noqa: B008 - frozen
     """The tier between clients and server."""
     if config.tier == "direct":
         return DirectTier(config.seed, build_node_aggregator(config))
@@ -78,6 +95,7 @@ def build_tier(config: RunConfig, threads: int) -> Tier:
         threads,
         config.embedding_dim,
         build_node_aggregator(config),
+        roster,
     )
 
 
@@ -91,11 +109,13 @@ def build_strategy(config: RunConfig, folder: RunFolder | None = None, threads: 
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
+    roster = build_roster(config)
     return FastPFRec(
         config,
-        build_tier(config, threads),
+        build_tier(config, threads, roster),
         build_step(config, threads),
         folder,
         threads,
         build_server_aggregator(config),
+        roster,
     )

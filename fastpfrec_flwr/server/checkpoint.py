@@ -49,6 +49,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     meta = {
         "format": FORMAT,
         "steps": state.steps,
+        "quarantine": state.quarantine,
         "progress": checkpoint.progress,
         "state-id": checkpoint.state_id,
         "data": checkpoint.data,
@@ -89,6 +90,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
                 arrays["second_moment"],
                 int(meta["steps"]),
                 arrays.get("item_counts"),
+                tuple((int(node), int(last)) for node, last in meta.get("quarantine", ())),
             )
             best = arrays.get("best_table")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:

@@ -27,7 +27,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.randomness import stream_key
 from fastpfrec_flwr.server.errors import RunError
-from fastpfrec_flwr.server.rounds import RoundOutcome
+from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import AverageStep, ServerState
 from fastpfrec_flwr.server.strategy import FastPFRec
@@ -120,14 +120,17 @@ class ForeignStrategy(FastPFRec):
         client_seconds: float,
     ) -> None:
         began = time.perf_counter()
-        with _quiet(), _cheap_collections():
-            arrays, _ = self._strategy.aggregate_train(server_round, self._replies(parts, server_round))
+        usable = sum(part.num_clients for part in parts)
+        arrays = None
+        if usable >= self._config.min_clients:
+            with _quiet(), _cheap_collections():
+                arrays, _ = self._strategy.aggregate_train(server_round, self._replies(parts, server_round))
         if arrays is not None:
             state = self.state
             self._state = replace(state, item_table=self._checked(arrays, server_round), steps=state.steps + 1)
         positives = sum(report.positives for report in reports)
         self.outcome = RoundOutcome(
-            trained=sum(part.num_clients for part in parts),
+            trained=usable,
             refused=refused,
             isolated=0,
             isolated_nodes=0,
@@ -136,6 +139,8 @@ class ForeignStrategy(FastPFRec):
             uploaded_rows=sum(len(part.rows) for part in parts),
             moved=arrays is not None,
             tier_seconds=(client_seconds, 0.0, time.perf_counter() - began),
+            why_unmoved=why_unmoved(usable, self._config.min_clients),
+            skips=count_skips(reports),
         )
 
     def _replies(self, parts: list[Uploads], server_round: int) -> list[Message]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fastpfrec_flwr import messages
-from fastpfrec_flwr.messages import Description, Order, RefusedError
+from fastpfrec_flwr.messages import Description, Order, RefusedError, one_line
 from fastpfrec_flwr.server.errors import RunError
 
+_LOG = logging.getLogger(__name__)
 # SuperNodes register while the ServerApp already runs: their number must hold still this long before round 1.
 STABLE_SECONDS = 1.0
 DISCOVERY_TIMEOUT = 120.0
@@ -54,21 +57,69 @@ class SuperNodes:
         return [min(count, each.users) for count, each in zip(counts, self.descriptions, strict=True)]
 
 
+class Exchange:
+    """Sends messages and yields the replies as they arrive, until all are there or the time is over.
+
+    Nobody is left out in silence: for each message without a usable reply comes a reply that says so. Flower's grid raises where
+    it cannot read a reply, and what it has pulled together with it is gone. Pulled one by one, a SuperNode that sends such a thing
+    costs itself and nobody else.
+
+    Parameters
+    ----------
+    one_by_one : pull so from the start, as with real devices, whose bytes are their own; else after the first such reply.
+    """
+
+    def __init__(self, one_by_one: bool = False) -> None:
+        self._one_by_one = one_by_one
+
+    def __call__(self, grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:
+        """Send `outgoing`; `timeout` in seconds from when it is sent."""
+        sent = list(outgoing)
+        waiting = dict(zip(grid.push_messages(sent), sent, strict=True))
+        deadline = time.monotonic() + timeout
+        pause = 0.005
+        while waiting:
+            asked = time.monotonic()
+            arrived = self._pull(grid, waiting)
+            for reply in arrived:
+                waiting.pop(reply.metadata.reply_to_message_id, None)
+                yield reply
+            if time.monotonic() >= deadline:
+                break
+            if waiting and not arrived:
+                # As long as asking took: a thousand devices are a thousand questions.
+                time.sleep(max(pause, time.monotonic() - asked))
+                pause = min(pause * 1.5, 0.1)
+        for message in waiting.values():
+            yield _failed(message, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no answer within {timeout:g} s")
+
+    def _pull(self, grid: Grid, waiting: dict[str, Message]) -> list[Message]:
+        if not self._one_by_one:
+            try:
+                return list(grid.pull_messages(waiting))
+            except Exception as error:
+                # Whoever sent it cannot be told apart from those whose replies it took along: Flower says which are gone.
+                self._one_by_one = True
+                _LOG.warning(
+                    "a reply could not be read (%s); from here on they are pulled one by one", one_line(str(error))
+                )
+        arrived = []
+        for message_id in list(waiting):
+            try:
+                arrived += grid.pull_messages([message_id])
+            except Exception as error:
+                reason = f"reply cannot be read: {type(error).__name__}: {error}"
+                arrived.append(_failed(waiting.pop(message_id), ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+        return arrived
+
+
+def _failed(message: Message, code: int, reason: str) -> Message:
+    return Message(Error(code=code, reason=reason), reply_to=message)
+
+
 def exchange(grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:
-    """Send messages and yield the replies as they arrive, until all are there or `timeout` seconds are over."""
-    waiting = set(grid.push_messages(outgoing))
-    deadline = time.monotonic() + timeout
-    pause = 0.005
-    while waiting:
-        arrived = list(grid.pull_messages(waiting))
-        for reply in arrived:
-            waiting.discard(reply.metadata.reply_to_message_id)
-            yield reply
-        if not waiting or time.monotonic() >= deadline:
-            return
-        if not arrived:
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.1)
+    """One `Exchange`, before it is known whether these are real devices."""
+    return Exchange(one_by_one=not getattr(grid, "in_process", False))(grid, outgoing, timeout)
 
 
 def query(node: int, action: str, order: Order) -> Message:

@@ -80,19 +80,25 @@ class Presence:
         return SuperNodes(present, [self._known[node] for node in present], [])
 
     def _take_answers(self) -> None:
-        if not self._asked:
-            return
-        for reply in self._grid.pull_messages(list(self._asked)):
-            node = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if node is None:
-                continue
+        for message_id, node in list(self._asked.items()):
             try:
-                self._known[node] = self._checked(reply, node)
+                replies = list(self._grid.pull_messages([message_id]))
+                if replies:
+                    self._known[node] = self._checked(replies[0])
             except RefusedError as error:
-                self._say(f"SuperNode {node} does not take part: {error}")
-                self._not_before[node] = self._clock() + ASK_AGAIN_SECONDS
+                self._turn_away(message_id, str(error))
+            except Exception as error:  # Flower's grid raises where it cannot read a reply
+                self._turn_away(message_id, f"its answer cannot be read ({type(error).__name__}: {error})")
+            else:
+                if replies:
+                    del self._asked[message_id]
 
-    def _checked(self, reply: Message, node: int) -> Description:
+    def _turn_away(self, message_id: str, reason: str) -> None:
+        node = self._asked.pop(message_id)
+        self._say(f"SuperNode {node} does not take part: {messages.one_line(reason)}")
+        self._not_before[node] = self._clock() + ASK_AGAIN_SECONDS
+
+    def _checked(self, reply: Message) -> Description:
         description = messages.decode_description(reply)
         catalogue = (description.catalogue, description.num_items)
         if catalogue != self._agreed:

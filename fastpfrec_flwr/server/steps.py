@@ -28,6 +28,7 @@ class ServerState:
     item_table : (items, k) float32, E. first_moment : (items, k) float32, m. second_moment : (items,) float32, v.
     steps : server steps taken (rounds that had something healthy to average).
     item_counts : (items,) noised users per item so far, where clients send them.
+    quarantine : node -> last round that it is left out of, as pairs in the order of nodes.
     """
 
     item_table: NDArray[np.float32]
@@ -35,6 +36,7 @@ class ServerState:
     second_moment: NDArray[np.float32]
     steps: int
     item_counts: NDArray[np.float64] | None = None
+    quarantine: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def start(item_table: NDArray[np.float32]) -> ServerState:

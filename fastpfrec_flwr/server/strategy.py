@@ -7,6 +7,7 @@ server step and blend.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -25,14 +26,16 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.average import healthy_nodes
-from fastpfrec_flwr.server.nodes import SuperNodes, exchange, query
-from fastpfrec_flwr.server.rounds import RoundOutcome
+from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
+from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState, ServerStep
 from fastpfrec_flwr.server.training import Training
-from fastpfrec_flwr.trusted_node.tier import Tier
+from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
+from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -43,7 +46,7 @@ class FastPFRec(Strategy):
     ----------
     config : the run's. tier : what stands between clients and server. step : what becomes of the average.
     folder : where the run leaves its files; None leaves none. threads : of the server's own arithmetic.
-    aggregator : what the server makes of the nodes' means.
+    aggregator : what the server makes of the nodes' means. roster : the tier's, if it has one: who of the nodes is there.
     """
 
     def __init__(
@@ -54,11 +57,14 @@ class FastPFRec(Strategy):
         folder: RunFolder | None = None,
         threads: int = 1,
         aggregator: ServerAggregator = NodeAverage(),  # noqa: B008 - frozen and without state
+        roster: Roster = AllThere(),  # noqa: B008 - frozen and without state
     ) -> None:
         self._config = config
         self._tier = tier
         self._step = step
         self._aggregator = aggregator
+        self._roster = roster
+        self._exchange = Exchange()
         self._threads = threads
         self.folder = folder
         self.stop = Event()  # set it to stop after the round that runs
@@ -84,6 +90,7 @@ class FastPFRec(Strategy):
     def attach(self, nodes: SuperNodes, state_id: str) -> None:
         """Take the SuperNodes that take part, and the name of the state that their devices keep."""
         self._nodes = nodes
+        self._exchange = Exchange(one_by_one=nodes.deployed)
         self._state_id = state_id
 
     def begin(self, phase: str, state: ServerState) -> None:
@@ -92,6 +99,7 @@ class FastPFRec(Strategy):
         if self._config.counted and state.item_counts is None:
             state = replace(state, item_counts=np.zeros(len(state.item_table)))
         self._state = state
+        self._roster.restore(dict(state.quarantine))
         self._last_nonces = set()
 
     @property
@@ -159,6 +167,8 @@ class FastPFRec(Strategy):
         refused: list[str] = []
         nonces: set[int] = set()
         most = min(self._clients_wanted, max(self._nodes.num_users, 1))
+        version = self.order(server_round).table_version
+        key = self._assignment_key(server_round)
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(
@@ -170,12 +180,13 @@ class FastPFRec(Strategy):
                     0.0 if self._nodes.deployed else self._cover_scale,
                     self._threads,
                     self._config.upload_precision,
+                    version,
                 )
             except RefusedError as error:
                 refused.append(str(error))
                 continue
             refused += decoded.refused
-            fresh = self._fresh(decoded.uploads, nonces, refused)
+            fresh = _with_key(self._fresh(decoded.uploads, nonces, refused), key)
             reports.append(decoded.report)
             if fresh.num_clients:
                 parts.append(fresh)
@@ -191,6 +202,18 @@ class FastPFRec(Strategy):
             }
         )
         return (self.encode_model() if self.outcome.moved else None), counts
+
+    def _assignment_key(self, server_round: int) -> int | None:
+        """What the round's nonces are mixed with before they draw a node; None leaves them as they are.
+
+        A client that lies may choose its nonce, and colluding clients would gather in one node. This key is made once all of them
+        have been asked, and no client learns it.
+        """
+        if self._nodes.deployed:
+            return secrets.randbits(64)
+        if self._config.secret_assignment:
+            return stream_key(self._config.seed, "assignment", self._phase, server_round)
+        return None
 
     @property
     def _cover_scale(self) -> float:
@@ -216,7 +239,7 @@ class FastPFRec(Strategy):
     ) -> None:
         config, table = self._config, self.state.item_table
         began = time.perf_counter()
-        nodes = self._tier.collect(parts, len(table), server_round) if parts else []
+        nodes = self._tier.collect(parts, len(table), server_round)
         collected = time.perf_counter()
         healthy = healthy_nodes(
             nodes,
@@ -228,6 +251,10 @@ class FastPFRec(Strategy):
             self._threads,
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
+        usable = sum(node.clients - node.isolated_clients for node, well in zip(nodes, healthy, strict=True) if well)
+        enough = usable >= config.min_clients
+        if not enough:
+            means = []
         if means:
             change = self._aggregator.combine(
                 means, len(table), config.upload_width, config.seed, server_round, self._threads
@@ -236,6 +263,8 @@ class FastPFRec(Strategy):
                 self._count(change[:, -1], sum(mean.clients for mean in means))
                 change = np.ascontiguousarray(change[:, :-1])
             self._state = self._step.apply(self.state, change, server_round)
+        self._quarantine(nodes, healthy, server_round)
+        attendance = self._roster.attendance
         positives = sum(report.positives for report in reports)
         self.outcome = RoundOutcome(
             trained=sum(part.num_clients for part in parts),
@@ -249,7 +278,18 @@ class FastPFRec(Strategy):
             uploaded_rows=sum(len(part.rows) for part in parts),
             moved=bool(means),
             tier_seconds=(client_seconds, collected - began, time.perf_counter() - collected),
+            why_unmoved=why_unmoved(usable, config.min_clients, attendance.nobody),
+            skips=count_skips(reports),
+            attendance=attendance,
+            events=self._roster.sentences(),
         )
+
+    def _quarantine(self, nodes: list[NodeReport], healthy: list[bool], server_round: int) -> None:
+        """Tell the roster which nodes were left out whole, and keep what it makes of that."""
+        self._roster.isolated([node.node for node, well in zip(nodes, healthy, strict=True) if not well], server_round)
+        quarantine = tuple(sorted(self._roster.quarantine.items()))
+        if quarantine != self.state.quarantine:
+            self._state = replace(self.state, quarantine=quarantine)
 
     def _count(self, mean: NDArray[np.floating[Any]], clients: int) -> None:
         """Add what this round's clients say of how many users each item has."""
@@ -260,7 +300,7 @@ class FastPFRec(Strategy):
         """Run one whole round; `flags` as in `configure_train`, with `_` for `-`."""
         config = ConfigRecord({key.replace("_", "-"): value for key, value in flags.items()})
         outgoing = self.configure_train(server_round, self.encode_model(), config, grid)
-        self.aggregate_train(server_round, exchange(grid, outgoing, self._config.round_timeout))
+        self.aggregate_train(server_round, self._exchange(grid, outgoing, self._config.round_timeout))
         assert self.outcome is not None
         return self.outcome
 
@@ -284,7 +324,7 @@ class FastPFRec(Strategy):
         """Rank all users' unseen items on their devices; part -> metric -> value."""
         config = ConfigRecord({"parts": parts})
         outgoing = self.configure_evaluate(server_round, self.encode_model(), config, grid)
-        found = self._sums(exchange(grid, outgoing, self._config.round_timeout))
+        found = self._sums(self._exchange(grid, outgoing, self._config.round_timeout))
         return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
 
     def _sums(self, replies: Iterable[Message]) -> dict[str, MetricSums]:
@@ -305,7 +345,7 @@ class FastPFRec(Strategy):
 
     def release(self, grid: Grid) -> None:
         """Tell the devices of a simulation that this phase's state is not needed any more."""
-        for _ in exchange(grid, [query(node, "release", self.order(0)) for node in self._nodes.ids], 30.0):
+        for _ in self._exchange(grid, [query(node, "release", self.order(0)) for node in self._nodes.ids], 30.0):
             pass
 
     def start(
@@ -337,3 +377,11 @@ class FastPFRec(Strategy):
                 "set num-rounds, round-timeout and evaluate-every there"
             )
         return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
+
+
+def _with_key(uploads: Uploads, key: int | None) -> Uploads:
+    """The uploads with a key mixed into their nonces: a bijection, so different ones stay different."""
+    if key is None:
+        return uploads
+    mixed = replace(uploads, nonces=user_stream_keys(key, uploads.nonces.view(np.int64)))
+    return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)

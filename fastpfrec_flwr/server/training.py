@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState, initial_table
 from fastpfrec_flwr.server.trackers import Trackers
 
+# Lines of one round about refusals: whoever lies may give a new reason with every message.
+_MOST_WARNINGS = 10
 # What rounds are chosen by.
 CRITERION = "ndcg@20"
 
@@ -125,6 +128,7 @@ class Training:
         self._restore = 0
         self._data = ""
         self._users = 0
+        self._told_skips: set[str] = set()
         self._result = Result()
         self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
         self._presence: Presence | None = None
@@ -307,11 +311,20 @@ class Training:
             self._metrics_file.write(figures)
 
     def _warn(self, server_round: int, outcome: RoundOutcome) -> None:
-        for reason in dict.fromkeys(outcome.refused):
-            count = outcome.refused.count(reason)
+        if outcome.events:
+            self._say(f"round {server_round}: {', '.join(outcome.events)}")
+        counts = Counter(outcome.refused)
+        for reason, count in list(counts.items())[:_MOST_WARNINGS]:
             self._say(f"round {server_round}: {count} refused: {reason}")
+        if len(counts) > _MOST_WARNINGS:
+            self._say(f"round {server_round}: refused for {len(counts) - _MOST_WARNINGS} more reasons")
+        if new := set(outcome.skips) - self._told_skips:
+            # Once: with a budget that is spent it would be said in every round from then on. The counts are in metrics.jsonl.
+            self._told_skips |= new
+            told = ", ".join(f"{outcome.skips[reason]} {reason}" for reason in sorted(new))
+            self._say(f"round {server_round}: clients that did not train: {told}")
         if not outcome.moved:
-            self._say(f"round {server_round}: nothing healthy arrived; the model stays as it was")
+            self._say(f"round {server_round}: {outcome.why_unmoved}; the model stays as it was")
 
     def _evaluate(self, server_round: int, outcome: RoundOutcome, num_rounds: int, elapsed: float) -> None:
         progress = self._progress
@@ -341,6 +354,10 @@ class Training:
             "refused": progress.tally.refused,
             "isolated": progress.tally.isolated,
             "isolated_nodes": progress.tally.isolated_nodes,
+            "lost": progress.tally.lost,
+            "skipped": dict(progress.tally.skips),
+            "nodes_away": progress.tally.nodes_away,
+            "nodes_quarantined": progress.tally.nodes_quarantined,
             "seconds": elapsed,
             "round_seconds": float(np.median(progress.round_seconds)),
         }
@@ -443,9 +460,19 @@ class Training:
                 "isolated_share": tally.isolated / max(tally.trained, 1),
                 "isolated_nodes": tally.isolated_nodes,
                 "skipped": tally.skipped,
+                "skip_reasons": dict(tally.skips),
+                "lost": tally.lost,
+                "lost_share": tally.lost / max(tally.trained, 1),
+                "reassigned": tally.reassigned,
                 "reasons": dict(tally.reasons.most_common(20)),
             },
             "rounds_without_update": tally.unmoved_rounds,
+            "nodes": {
+                "failures": tally.node_failures,
+                "rounds_away": tally.nodes_away,
+                "rounds_quarantined": tally.nodes_quarantined,
+                "rounds_without_any": tally.rounds_without_nodes,
+            },
             "bytes": {
                 "down": round(clients * table_bytes),
                 "up": round(clients * row * items if config.upload == "dense" else sparse),

@@ -16,6 +16,7 @@ from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, upload_distances
+from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
@@ -27,7 +28,6 @@ class NodeReport:
     ----------
     node : its number. clients : uploads it received. isolated_clients : of them, left out of the mean.
     node_isolated : whether the whole node is out. mean : of the others, None if nobody is left.
-    median_distance : median noise-corrected distance of its clients.
     """
 
     node: int
@@ -35,16 +35,6 @@ class NodeReport:
     isolated_clients: int
     node_isolated: bool
     mean: NodeMean | None
-    median_distance: float
-
-
-def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64]:
-    """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
-
-    A client that lies can pick its nonce and so its node: colluding clients may gather in one.
-    """
-    mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
-    return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)
 
 
 class Tier(Protocol):
@@ -67,6 +57,7 @@ class TrustedNodes:
     ----------
     num_nodes : T. check : the rule of each node. noise_scale : lambda that honest uploads carry. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
+    roster : who of the nodes is there, and which of them an upload goes to.
     """
 
     num_nodes: int
@@ -76,9 +67,10 @@ class TrustedNodes:
     threads: int = 1
     columns: int | None = None
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
+    roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
-        """See `Tier`. Nodes to which no upload was drawn hand in nothing."""
+        """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
         key = stream_key(self.seed, "cover-norm", server_round)
         distances = [
             upload_distances(
@@ -87,7 +79,7 @@ class TrustedNodes:
             )
             for part in parts
         ]  # fmt: skip
-        nodes = [assign_nodes(part.nonces, self.num_nodes) for part in parts]
+        nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
         reports: list[NodeReport | None] = [None] * self.num_nodes
         cover_key = stream_key(self.seed, "cover-rows", server_round)
 
@@ -125,7 +117,6 @@ class TrustedNodes:
             int(bounds[-1]) - left,
             verdict.node_isolated,
             self.aggregator.aggregate(parts, kept, num_items, cover_key) if left else None,
-            float(np.median(together.corrected)),
         )
 
 
@@ -146,4 +137,4 @@ class DirectTier:
             mean = self.aggregator.aggregate(
                 parts, members, num_items, stream_key(self.seed, "cover-rows", server_round)
             )
-        return [NodeReport(0, clients, 0, False, mean, 0.0)]
+        return [NodeReport(0, clients, 0, False, mean)]

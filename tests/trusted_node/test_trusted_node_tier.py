@@ -7,7 +7,8 @@ from scipy import stats
 from fastpfrec_flwr.privacy.noise import GRID
 from fastpfrec_flwr.trusted_node.aggregation import node_mean
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, ClientsCheck, NoCheck, PaperCheck
-from fastpfrec_flwr.trusted_node.tier import DirectTier, TrustedNodes, assign_nodes
+from fastpfrec_flwr.trusted_node.roster import Attendances, Failures, assign_nodes
+from fastpfrec_flwr.trusted_node.tier import DirectTier, TrustedNodes
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 ITEMS, K = 60, 5
@@ -79,7 +80,7 @@ def assert_same_mean(one, other):
 def assert_same_reports(ones, others):
     assert len(ones) == len(others)
     for one, other in zip(ones, others, strict=True):
-        for name in ("node", "clients", "isolated_clients", "node_isolated", "median_distance"):
+        for name in ("node", "clients", "isolated_clients", "node_isolated"):
             assert getattr(one, name) == getattr(other, name)
         assert_same_mean(one.mean, other.mean)
 
@@ -240,6 +241,22 @@ def test_nodes_without_clients_are_absent():
     reports = TrustedNodes(50, NoCheck(), 0.0, seed=1).collect([uploads], ITEMS, 1)
     assert [report.node for report in reports] == sorted(set(assign_nodes(uploads.nonces, 50).tolist()))
     assert sum(report.clients for report in reports) == 3
+
+
+def test_a_node_that_is_gone_hands_in_nothing_and_the_others_average_its_clients():
+    uploads = round_of(60)
+    failures = Failures(5, seed=1, fixed=2)
+    tier = TrustedNodes(5, NoCheck(), 0.0, seed=1, roster=Attendances(failures, "retry"))
+    reports = tier.collect([uploads], ITEMS, 1)
+    assert [report.node for report in reports] == sorted(set(range(5)) - failures.down(1))
+    assert sum(report.clients for report in reports) == 60
+    (assigned,) = Attendances(failures, "retry").assign([uploads.nonces], 5, 1)
+    for report in reports:
+        own = np.flatnonzero(assigned == report.node)
+        assert_rounded(as_table(report.mean), dense_sum(uploads, own) / len(own))
+    lost = TrustedNodes(5, NoCheck(), 0.0, seed=1, roster=Attendances(failures, "none")).collect([uploads], ITEMS, 1)
+    honest = TrustedNodes(5, NoCheck(), 0.0, seed=1).collect([uploads], ITEMS, 1)
+    assert_same_reports(lost, [report for report in honest if report.node not in failures.down(1)])
 
 
 @pytest.mark.parametrize("tier", [TrustedNodes(4, ClientsCheck(3.5, 0.5), 0.1, seed=1), DirectTier()])
