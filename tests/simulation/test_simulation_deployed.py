@@ -140,15 +140,14 @@ def changing(change, server_round):
 
 
 def test_a_file_that_changes_between_rounds(deployed, devices):
-    """A user more from round 2 on: she trains from then, and the others keep their vectors."""
+    """A user more from round 2 on: the device goes on with both, one a round as it is asked; a new run knows of two."""
 
     def more():
         file = Path(devices[2]["data-path"])
         file.write_text(file.read_text() + "".join(f"a-newcomer,item-{i},{i}\n" for i in range(8)))
 
     run = deployed(changing(more, 2), clients_per_round=60, num_rounds=3)
-    assert [row[:2] for row in book_of(devices[2])] == [(0, 3)], (
-        "asked for one user: the server has not heard of the other"
+    assert sum(row[1] for row in book_of(devices[2])) == 3
     )
     assert run.summary["clients"]["refused"] == 0
     again = deployed()
