@@ -148,7 +148,6 @@ def test_a_file_that_changes_between_rounds(deployed, devices):
 
     run = deployed(changing(more, 2), clients_per_round=60, num_rounds=3)
     assert sum(row[1] for row in book_of(devices[2])) == 3
-    )
     assert run.summary["clients"]["refused"] == 0
     again = deployed()
     assert again.json("config.json")["data"]["users"] == 19
