@@ -43,6 +43,7 @@ class RunConfig(BaseModel):
     test_fraction: Annotated[float, Field(gt=0, lt=0.9)]
 
     min_weight: NonNegative
+    catalogue: str
 
     # run
     seed: CountOrZero
@@ -57,6 +58,8 @@ class RunConfig(BaseModel):
     refit: bool
     checkpoint_every: CountOrZero
     resume_from: str
+    initial_model: str
+    train_items: Literal["all", "new"]
     round_timeout: Positive
     min_clients: CountOrZero
     report_loss: bool
@@ -179,6 +182,14 @@ class RunConfig(BaseModel):
             (
                 self.clip_norm > 0 and self.clip_kind == "l1" and self.check == "absolute",
                 "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
+            ),
+            (
+                self.train_items == "new" and not self.initial_model,
+                "initial-model must name a model with train-items = 'new', got '': the old rows come from it",
+            ),
+            (
+                self.train_items == "new" and (self.strategy != "fastpfrec" or self.blend_weight < 1),
+                "train-items must be 'all' with blend-weight < 1 or another strategy than fastpfrec, got 'new': both move old rows",
             ),
             (
                 self.refit and self.evaluate_every == 0,

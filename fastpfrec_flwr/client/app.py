@@ -16,6 +16,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr import messages
+from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
+from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
 from fastpfrec_flwr.client.build import build_client, build_device
 from fastpfrec_flwr.client.device import Allowance, Device
 from fastpfrec_flwr.client.node import Node, merged_rows
@@ -24,12 +26,13 @@ from fastpfrec_flwr.client.state import ClientState, StateError
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
 from fastpfrec_flwr.data.cache import load_split
-from fastpfrec_flwr.data.device import catalogue_hash
+from fastpfrec_flwr.data.preparation import split_settings as split_settings
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError
 from fastpfrec_flwr.parallel import available_threads
+from fastpfrec_flwr.recommend.keeping import keep_model
 
 # Ray hides the GPUs from actors that asked for none; must be set where `ray.init` will see it.
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -46,6 +49,7 @@ class Place(NamedTuple):
     Attributes
     ----------
     own : the device's own settings; None in a simulation, and on a real device that trains on a public data set for trial.
+    catalogue : the catalogue file that it goes by, if any.
     """
 
     partition: int
@@ -53,6 +57,7 @@ class Place(NamedTuple):
     state_root: Path
     deployed: bool
     own: NodeConfig | None = None
+    catalogue: Path | None = None
 
 
 @app.query()
@@ -64,18 +69,14 @@ def describe(message: Message, context: Context) -> Message:
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
         if place.own is not None:
             # Nothing of a person's data is hashed into it: the hash of a short history can be guessed.
-            data = _own_data(config, place)
+            data = _own_data(config, order, place)
+            items = data.catalogue
             return messages.encode_description(
-                Description(
-                    -1,
-                    len(data.shard.users),
-                    data.shard.num_items,
-                    data.catalogue,
-                    data.catalogue,
-                    place.own.items_path.stem,
-                )
+                Description(-1, len(data.shard.users), items.num_rows, items.hash, items.hash, items.name or "own data")
             )
-        prepared = _prepare(config)
+        prepared = _prepare(config, order, place)
+        if missing := prepared.report.get("items_not_in_catalogue"):
+            _warn_once(f"{missing} items of this device's data are not in its catalogue and are left out")
         shard = open_shard(prepared.directory, place.partition, place.num_partitions)
         return messages.encode_description(
             Description(
@@ -97,8 +98,8 @@ def catalogue(message: Message, context: Context) -> Message:
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         if place.own is not None:
-            return messages.encode_catalogue(_own_data(config, place).items, "{}")
-        split = _open_split(_prepare(config).directory)
+            return messages.encode_catalogue(_own_data(config, order, place).catalogue.row_names, "{}")
+        split = _open_split(_prepare(config, order, place).directory)
         return messages.encode_catalogue([str(i) for i in split.item_ids], json.dumps(split.report))
 
     return _reply(message, context, answer)
@@ -141,7 +142,12 @@ def evaluate(message: Message, context: Context) -> Message:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
         counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
         node = _fitting_node(config, order, place, len(table))
-        return messages.encode_metric_sums(node.evaluate(table, order, parts, counts))
+        sums = node.evaluate(table, order, parts, counts)
+        if place.deployed and "test" in parts:
+            # The server asks for the test part where a table is the best so far: the device's users recommend with that one.
+            items = _catalogue(config, order, place)
+            keep_model(place.state_root, table, counts, items, config.to_flat_dict(), order.state_id)
+        return messages.encode_metric_sums(sums)
 
     return _reply(message, context, answer)
 
@@ -158,7 +164,9 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 "end the local SuperLink (or update the app on the device) and run again"
             )
         content = answer(config, order, _place(context, config))
-    except (ConfigError, DataError, RefusedError, StateError, sqlite3.Error, OSError) as error:
+    except (
+        ConfigError, DataError, CatalogueError, RefusedError, StateError, sqlite3.Error, OSError
+    ) as error:  # fmt: skip
         logging.getLogger(__name__).warning("this SuperNode sits out: %s", error)
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
@@ -169,25 +177,39 @@ def _place(context: Context, config: RunConfig) -> Place:
     if "partition-id" not in node:
         # On a real device its owner says what is read and where it is kept, never the run's configuration.
         own = parse_node_config(node, config.data_set)
-        return Place(0, 1, own.state_dir or default_state_root(), True, own if own.data_path else None)
+        root = own.state_dir or default_state_root()
+        if own.data_path is not None:
+            return Place(0, 1, root, True, own, own.catalogue)
+        return Place(0, 1, root, True, None, catalogue_file(node, config, root))
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
-    return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False)
-
-
-def split_settings(config: RunConfig) -> SplitSettings:
-    """How the configuration wants the data set cut."""
-    return SplitSettings(
-        config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
+    return Place(
+        int(node["partition-id"]), int(node["num-partitions"]), root, False, None, catalogue_file(node, config, None)
     )
 
 
-def _prepare(config: RunConfig) -> PreparedSplit:
-    return _prepared(config.data_set, config.data_dir, split_settings(config))
+def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
+    """This SuperNode's data, under the catalogue that server and devices agreed on."""
+    file = opened(place.catalogue)
+    prepared = _prepared(config.data_set, config.data_dir, split_settings(config), file)
+    see_that_they_agree(order, _catalogue_hash(prepared.directory), file)
+    return prepared
+
+
+def _catalogue(config: RunConfig, order: Order, place: Place) -> Catalogue:
+    if place.own is not None:
+        return _own_data(config, order, place).catalogue
+    file = opened(place.catalogue)
+    if file is not None:
+        return load_catalogue(file)
+    split = _open_split(_prepare(config, order, place).directory)
+    return Catalogue.of_rows(split.item_ids.tolist(), split.name)
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _prepared(data_set: str, data_dir: str, settings: SplitSettings) -> PreparedSplit:
-    return prepare(data_set, data_dir or None, settings)
+def _prepared(data_set: str, data_dir: str, settings: SplitSettings, catalogue: CatalogueFile | None) -> PreparedSplit:
+    return prepare(
+        data_set, data_dir or None, settings, catalogue=None if catalogue is None else load_catalogue(catalogue)
+    )
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -197,7 +219,7 @@ def _open_split(directory: Path) -> Split:
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
 def _catalogue_hash(directory: Path) -> str:
-    return catalogue_hash(_open_split(directory).item_ids.tolist())
+    return hash_of(_open_split(directory).item_ids.tolist())
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -220,14 +242,16 @@ def _open_device(root: Path) -> Device:
     return Device(root)
 
 
-def _own_data(config: RunConfig, place: Place) -> OwnData:
+def _own_data(config: RunConfig, order: Order, place: Place) -> OwnData:
     assert place.own is not None
-    return read_own_data(place.own, split_settings(config), _open_device(place.state_root))
+    data = read_own_data(place.own, split_settings(config), _open_device(place.state_root))
+    see_that_they_agree(order, data.catalogue.hash, opened(place.catalogue))
+    return data
 
 
 def _device_node(config: RunConfig, order: Order, place: Place) -> Node:
     """A real device's users on its own file."""
-    shard = _own_data(config, place).shard
+    shard = _own_data(config, order, place).shard
     device = _open_device(place.state_root)
     limit = place.own.epsilon_limit if place.own is not None else math.inf
     return build_client(
@@ -248,7 +272,7 @@ def _device_node(config: RunConfig, order: Order, place: Place) -> Node:
 def _node(config: RunConfig, order: Order, place: Place) -> Node:
     if place.own is not None:
         return _device_node(config, order, place)
-    prepared = _prepare(config)
+    prepared = _prepare(config, order, place)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
     return build_client(

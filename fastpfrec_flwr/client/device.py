@@ -230,7 +230,7 @@ def forget(root: Path, training: str = "") -> list[Path]:
 def _is_ours(path: Path) -> bool:
     """Whether a device made this: nothing else in the folder is touched."""
     if path.is_file():
-        return path.name == "secret" or path.name.startswith(FILE)
+        return path.name in ("secret", "model.npz") or path.name.startswith(FILE)
     return path.is_dir() and any(path.rglob("*-of-*.sqlite3*"))
 
 

@@ -19,7 +19,7 @@ from fastpfrec_flwr.client.step_result import StepResult
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
-from fastpfrec_flwr.model.lightgcn import layer_weights
+from fastpfrec_flwr.model.linear import layer_weights
 from fastpfrec_flwr.parallel import in_parallel
 
 _USERS_PER_TASK = 4

@@ -25,7 +25,7 @@ from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.encoders import Encoder, build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
-from fastpfrec_flwr.model.scoring import popularity_bias
+from fastpfrec_flwr.model.linear import popularity_bias
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT, Mechanism, PrivatizedUploads
@@ -160,9 +160,9 @@ class Node:
             with one_thread_products():
                 top = rank_top_k(
                     vectors[asked],
-                    table,
+                    table[: self.shard.num_choices],
                     [_own_rows(mask, asked) for mask in masks],
-                    item_bias=bias,
+                    item_bias=None if bias is None else bias[: self.shard.num_choices],
                     device=self.device,
                     threads=self.threads,
                 )
@@ -197,7 +197,7 @@ class Node:
             history.starts[positions],
             history.ends[positions],
             user_stream_keys(key, users),
-            self.shard.num_items,
+            self.shard.num_choices,
             self.config.perturbation,
             self.config.perturbation_prob,
             self.config.keep_prob,

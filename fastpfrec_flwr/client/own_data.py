@@ -11,13 +11,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fastpfrec_flwr.catalogue import Catalogue
+from fastpfrec_flwr.client.agreement import NAME, CatalogueFile, load_catalogue, opened
 from fastpfrec_flwr.client.device import Device
 from fastpfrec_flwr.config import ConfigError
 from fastpfrec_flwr.data import DATA_SET_NAMES, Shard, SplitSettings
-from fastpfrec_flwr.data.device import catalogue_hash, read_device, read_items
+from fastpfrec_flwr.data.device import read_device
 from fastpfrec_flwr.files import APP
 
-KEYS = ("data-path", "items-path", "state-dir", "epsilon-limit")
+KEYS = ("data-path", "catalogue", "state-dir", "epsilon-limit")
 
 
 @dataclass(frozen=True)
@@ -27,13 +29,13 @@ class NodeConfig:
     Attributes
     ----------
     data_path : file or folder of interactions; None on a device that trains on a public data set for trial.
-    items_path : the catalogue, one item id a line, the same on every device.
+    catalogue : file of the items, the same on every device; None without a `data-path`.
     state_dir : where it keeps its state; None for the user's own folder.
     epsilon_limit : what each of its users may spend in its life.
     """
 
     data_path: Path | None
-    items_path: Path
+    catalogue: Path | None
     state_dir: Path | None
     epsilon_limit: float
 
@@ -42,8 +44,7 @@ class OwnData(NamedTuple):
     """A device's file and the catalogue that it was read with."""
 
     shard: Shard
-    items: list[str]
-    catalogue: str
+    catalogue: Catalogue
 
 
 def parse_node_config(values: Mapping[str, Any], data_set: str) -> NodeConfig:
@@ -60,21 +61,23 @@ def parse_node_config(values: Mapping[str, Any], data_set: str) -> NodeConfig:
     unknown = sorted(set(values) - set(KEYS))
     if unknown:
         raise ConfigError(f"node-config: unknown key {unknown[0]!r}; a SuperNode takes {', '.join(KEYS)}")
-    data_path, items_path = _path(values, "data-path"), _path(values, "items-path")
+    data_path, catalogue, state_dir = (_path(values, key) for key in ("data-path", "catalogue", "state-dir"))
+    if catalogue is None and state_dir is not None and (state_dir / NAME).is_file():
+        catalogue = state_dir / NAME
     if data_path is None and data_set not in DATA_SET_NAMES:
         raise ConfigError(
             "node-config: this SuperNode has no data-path. Start it with "
-            "--node-config \"data-path='/.../me.csv' items-path='/.../items.txt' state-dir='/.../state'\""
+            "--node-config \"data-path='/.../me.csv' catalogue='/.../catalogue.json' state-dir='/.../state'\""
         )
-    if data_path is not None and items_path is None:
+    if data_path is not None and catalogue is None:
         raise ConfigError(
-            f"node-config: data-path = {str(data_path)!r} needs items-path, the list of items that the server gave out: "
+            f"node-config: data-path = {str(data_path)!r} needs catalogue, the file of items that the server gave out: "
             "without it this device's own items would be the catalogue"
         )
     limit = values.get("epsilon-limit", math.inf)
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise ConfigError(f"node-config: epsilon-limit must be a number > 0, got {limit!r}")
-    return NodeConfig(data_path, items_path or Path(), _path(values, "state-dir"), float(limit))
+    return NodeConfig(data_path, catalogue, state_dir, float(limit))
 
 
 def _path(values: Mapping[str, Any], key: str) -> Path | None:
@@ -101,10 +104,12 @@ def read_own_data(own: NodeConfig, settings: SplitSettings, device: Device) -> O
 
     Raises
     ------
-    DataError, OSError if it cannot be read.
+    DataError, CatalogueError, OSError if it cannot be read.
     """
+    file = opened(own.catalogue)
     assert own.data_path is not None
-    return _read(own.data_path, own.items_path, settings, device, _stamp(own.data_path), _stamp(own.items_path))
+    assert file is not None
+    return _read(own.data_path, file, settings, device, _stamp(own.data_path))
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
@@ -119,17 +124,17 @@ def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=8)
 def _read(
     data_path: Path,
-    items_path: Path,
+    file: CatalogueFile,
     settings: SplitSettings,
     device: Device,
-    *stamps: tuple[tuple[str, int, int], ...],
+    stamp: tuple[tuple[str, int, int], ...],
 ) -> OwnData:
-    items = read_items(items_path)
-    found = read_device(data_path, items, settings, device.numbers)
+    catalogue = load_catalogue(file)
+    found = read_device(data_path, catalogue, settings, device.numbers)
     unknown = found.report["items_not_in_catalogue"]
     if unknown:
         logging.getLogger(__name__).warning(
             "%s: %d items (%d interactions) are not in the catalogue and are left out",
             data_path, unknown, found.report["interactions_not_in_catalogue"],
         )  # fmt: skip
-    return OwnData(found.shard, items, catalogue_hash(items))
+    return OwnData(found.shard, catalogue)

@@ -40,6 +40,7 @@ def save_split(split: Split, directory: Path) -> None:
             "name": split.name,
             "num_users": split.num_users,
             "num_items": split.num_items,
+            "num_reserved": split.num_reserved,
             "fingerprint": split.fingerprint,
             "settings": split.split_settings.as_dict(),
             "report": split.report,
@@ -98,6 +99,7 @@ def load_split(directory: Path) -> Split:
         manifest["report"],
         manifest["fingerprint"],
         SplitSettings(**manifest["settings"]),
+        manifest.get("num_reserved", 0),
     )
 
 
@@ -122,7 +124,14 @@ def open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
         indptr = _open(directory, f"{part}_indptr")
         return ShardRows(_open(directory, f"{part}_items"), np.asarray(indptr[users]), np.asarray(indptr[users + 1]))
 
-    return Shard(users, manifest["num_items"], rows("train"), rows("validation"), rows("test"))
+    return Shard(
+        users,
+        manifest["num_items"],
+        rows("train"),
+        rows("validation"),
+        rows("test"),
+        manifest.get("num_reserved", 0),
+    )
 
 
 def _open(directory: Path, name: str) -> NDArray[Any]:

@@ -65,6 +65,7 @@ class NamedSet:
     origin : where it comes from, for people.
     wheel : the copy of last resort, for a set of one file.
     subset_of : (name, users below, items below) where the set is a corner of another one.
+    titles : a table of item ids and titles, where the set has titles.
     """
 
     name: str
@@ -72,8 +73,10 @@ class NamedSet:
     files: tuple[PinnedFile, ...]
     wheel: WheelFile | None = None
     subset_of: tuple[str, int, int] | None = None
+    titles: WheelFile | None = None
 
 
+ML_100K_ITEM_SHA256 = "51d7cdf777ce5c0f5b32c1d947a4a81fe07d75e78abbe761e0cd4d0756064532"
 ML_100K_INTER_SHA256 = "4edb74e2a81178c2ba9ff381495f754f996c4aea351b1272ca36b43da0935eff"
 
 _SETS = (
@@ -99,6 +102,7 @@ _SETS = (
             ),
         ),
         wheel=WheelFile("recbole==1.2.1", "recbole/dataset_example/ml-100k/ml-100k.inter", ML_100K_INTER_SHA256),
+        titles=WheelFile("recbole==1.2.1", "recbole/dataset_example/ml-100k/ml-100k.item", ML_100K_ITEM_SHA256),
     ),
     NamedSet(
         "gowalla-1m",

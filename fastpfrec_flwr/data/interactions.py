@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fastpfrec_flwr.catalogue import Catalogue
+from fastpfrec_flwr.data.errors import DataError
 
 MISSING_IDS = frozenset({"", "nan", "null", "none", "<na>"})
 
@@ -88,3 +92,40 @@ def sort_ids(ids: list[str]) -> NDArray[np.intp]:
         keys = list(map(int, ids))
         return np.array(sorted(range(len(ids)), key=lambda code: (keys[code], ids[code])), dtype=np.intp)
     return np.array(sorted(range(len(ids)), key=ids.__getitem__), dtype=np.intp)
+
+
+def restrict(
+    found: dict[str, Interactions], ids: Ids, catalogue: Catalogue, report: dict[str, Any]
+) -> dict[str, Interactions]:
+    """Keep the interactions whose item the catalogue has; `report` gets the count of the others.
+
+    Raises
+    ------
+    DataError if nothing is left: most likely the ids are of another kind than the catalogue's.
+    """
+    item_ids = ids.items.ids()
+    known = np.array([catalogue.row(each) is not None for each in item_ids], dtype=np.bool_)
+    kept = {role: _chosen(part, known[part.items]) for role, part in found.items()}
+    pairs, left = (sum(len(part.items) for part in parts.values()) for parts in (found, kept))
+    report |= {
+        "catalogue": catalogue.label,
+        "items_not_in_catalogue": int((~known).sum()),
+        "interactions_not_in_catalogue": pairs - left,
+    }
+    if not left:
+        path = next(iter(found.values())).path
+        raise DataError(
+            f"{path}: none of its {len(item_ids)} items (the first is {item_ids[0]!r}) is in {catalogue.label} (its first is "
+            f"{catalogue.ids[0]!r}). Use the ids that the catalogue has, or the catalogue of this data"
+        )
+    return kept
+
+
+def _chosen(part: Interactions, keep: NDArray[np.bool_]) -> Interactions:
+    return replace(
+        part,
+        users=part.users[keep],
+        items=part.items[keep],
+        weights=None if part.weights is None else part.weights[keep],
+        timestamps=None if part.timestamps is None else part.timestamps[keep],
+    )

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fastpfrec_flwr.catalogue import Catalogue
+from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data.cache import SCHEMA_VERSION, is_intact, load_split, read_manifest, save_split
 from fastpfrec_flwr.data.sources import Source, resolve
 from fastpfrec_flwr.data.storage import cache_root, one_at_a_time, sha256_of
@@ -50,6 +52,7 @@ def prepare(
     settings: SplitSettings,
     progress: Progress | None = None,
     offline: bool = False,
+    catalogue: Catalogue | None = None,
 ) -> PreparedSplit:
     """Find a data set (fetching it if need be), read and split it once, and keep the result.
 
@@ -59,6 +62,7 @@ def prepare(
     data_dir : directory that may hold named sets as `<name>/...`; None or "" for none.
     progress : called with (what, bytes done, bytes in all or None) while fetching.
     offline : never fetch.
+    catalogue : gives the items their rows; what it does not have is left out and counted. None: the data set's own items.
 
     Raises
     ------
@@ -66,13 +70,13 @@ def prepare(
     """
     source = resolve(data_set, data_dir, progress, offline)
     hashes = {role: sha256_of(path) for role, path in (source.files or {}).items()}
-    directory = cache_root() / "splits" / f"{_safe(source.name)}-{_key(source, hashes, settings)}"
+    directory = cache_root() / "splits" / f"{_safe(source.name)}-{_key(source, hashes, settings, catalogue)}"
     if is_intact(directory):
         return _prepared(directory, from_cache=True)
     with one_at_a_time(directory.with_name(f".{directory.name}.lock")):
         if is_intact(directory):  # another process made it while this one waited
             return _prepared(directory, from_cache=True)
-        save_split(_make(source, hashes, settings), directory)
+        save_split(_make(source, hashes, settings, catalogue), directory)
     return _prepared(directory, from_cache=False)
 
 
@@ -81,9 +85,16 @@ def _prepared(directory: Path, from_cache: bool) -> PreparedSplit:
     return PreparedSplit(manifest["name"], directory, manifest["fingerprint"], manifest["report"], from_cache)
 
 
-def _make(source: Source, hashes: dict[str, str], settings: SplitSettings) -> Split:
+def split_settings(config: RunConfig) -> SplitSettings:
+    """How the configuration wants the data set cut."""
+    return SplitSettings(
+        config.split, config.validation_fraction, config.test_fraction, config.seed, config.min_weight or None
+    )
+
+
+def _make(source: Source, hashes: dict[str, str], settings: SplitSettings, catalogue: Catalogue | None = None) -> Split:
     # Imported here because most calls find the result in the cache.
-    from fastpfrec_flwr.data.interactions import Ids
+    from fastpfrec_flwr.data.interactions import Ids, restrict
     from fastpfrec_flwr.data.reading import read_files
     from fastpfrec_flwr.data.splitting import make_split
     from fastpfrec_flwr.data.synthetic import read_synthetic
@@ -107,7 +118,9 @@ def _make(source: Source, hashes: dict[str, str], settings: SplitSettings) -> Sp
             for role, part in found.items()
         ],
     }
-    return make_split(source.name, ids, found, settings, report)
+    if catalogue is not None:
+        found = restrict(found, ids, catalogue, report)
+    return make_split(source.name, ids, found, settings, report, catalogue)
 
 
 @contextmanager
@@ -122,9 +135,11 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _key(source: Source, hashes: dict[str, str], settings: SplitSettings) -> str:
+def _key(source: Source, hashes: dict[str, str], settings: SplitSettings, catalogue: Catalogue | None = None) -> str:
     files = [[role, str(path), hashes[role]] for role, path in (source.files or {}).items()]
     parts = [SCHEMA_VERSION, _code_version(), source.name, files, settings.as_dict()]
+    if catalogue is not None:
+        parts.append(catalogue.hash)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 

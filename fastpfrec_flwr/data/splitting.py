@@ -9,9 +9,8 @@ of "released" take floor(n f + u) with u uniform per user, so that a share f is 
 size (rounding up would empty the short rows, rounding down would take from long rows only); "chronological" takes
 max(1, round(n f)) where n >= 2. A user always keeps at least one train pair, so one with a single pair has no test.
 
-The catalogue is what the train source (train and validation) holds. Test pairs beyond it (unknown users, unknown
-items) cannot be ranked by anybody: they are left out of the truth, and counted. A real device holds a few users and is
-given the catalogue: it stays whole and in its own order, and items that it lacks are left out and counted.
+Items are what the train source (train and validation) holds, or those of a catalogue that was agreed on. Test pairs
+beyond them (unknown users, unknown items) cannot be ranked by anybody: they are left out of the truth, and counted.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.interactions import Ids, Interactions, sort_ids
 from fastpfrec_flwr.data.pairs import Keys, count_distinct, member, present, row_lengths, rows, sort_unique, to_csr
@@ -45,7 +45,7 @@ def make_split(
     found: dict[str, Interactions],
     settings: SplitSettings,
     report: dict[str, Any],
-    catalogue: int = 0,
+    catalogue: Catalogue | None = None,
 ) -> Split:
     """Split interactions.
 
@@ -53,31 +53,29 @@ def make_split(
     ----------
     found : role -> file; either "all", or "train" with "test" or "validation" or both.
     report : extended in place by what was counted here.
-    catalogue : items that `ids` held before anything was read, in the order of a given catalogue; 0 for none.
+    catalogue : gives the items their rows; `found` then holds none that it has not (see `interactions.restrict`).
 
     Raises
     ------
     DataError if the method needs what the source has not.
     """
-    width = len(ids.items)
-    if catalogue:
-        found = _of_catalogue(found, catalogue, width, report)
     user_order = sort_ids(ids.users.ids())
-    item_order = np.arange(width) if catalogue else sort_ids(ids.items.ids())
-    user_rank, item_rank = np.argsort(user_order), np.argsort(item_order)
+    user_rank = np.argsort(user_order)
+    item_rank, item_names = _item_rows(ids.items.ids(), catalogue)
+    width = len(item_names)
     pairs = {role: _distinct(part, user_rank, item_rank, width, settings) for role, part in found.items()}
     method = _choose_method(settings.method, found)
     for role, part in pairs.items():
         report[f"{role}_duplicates"] = part.duplicates
         report[f"{role}_below_min_weight"] = part.below_min_weight
     report["duplicates"] = sum(part.duplicates for part in pairs.values())
-    report |= {"method": method, "users_in_source": len(ids.users), "items_in_source": width}
+    report |= {"method": method, "users_in_source": len(ids.users), "items_in_source": len(ids.items)}
 
     if method == "released":
         train, validation, test = _released(pairs, width, settings, report)
     else:
         train, validation, test = _pooled(pairs, width, settings, method)
-    test = _drop_unknown(test, train, validation, width, report, bool(catalogue))
+    test = _drop_unknown(test, train, validation, width, report, catalogue is not None)
     if "validation" not in found:
         # The validation pairs were cut from the train file: for its reader they stand in train.
         report["test_pairs_in_train"] += report["test_pairs_in_validation"]
@@ -87,14 +85,15 @@ def make_split(
     _assert_disjoint(train, validation, test)
 
     users = np.flatnonzero(present(train // width, len(ids.users)))
-    seen = np.arange(catalogue) if catalogue else np.concatenate([train, validation]) % width
-    items = np.flatnonzero(present(seen, width))
+    items = np.arange(width)
+    if catalogue is None:
+        items = np.flatnonzero(present(np.concatenate([train, validation]) % width, width))
     parts = {
         part: to_csr(keys, users, items, width)
         for part, keys in (("train", train), ("validation", validation), ("test", test))
     }
     user_ids = np.array(ids.users.ids(), dtype=np.str_)[user_order[users]]
-    item_ids = np.array(ids.items.ids(), dtype=np.str_)[item_order[items]]
+    item_ids = item_names[items]
     for name_of_part, csr in parts.items():
         csr.check(f"{name}, {name_of_part}", len(items))
     report |= _statistics(parts, len(users), len(items))
@@ -110,7 +109,20 @@ def make_split(
         report,
         fingerprint(parts, user_ids, item_ids),
         replace(settings, method=method),
+        0 if catalogue is None else catalogue.reserved,
     )
+
+
+def _item_rows(item_ids: list[str], catalogue: Catalogue | None) -> tuple[NDArray[np.intp], NDArray[np.str_]]:
+    """Row of each code, and the name of each row: the catalogue's, or the ids in order.
+
+    An id that the catalogue does not have gets row 0; no interaction has it any more.
+    """
+    if catalogue is not None:
+        rows = np.array([catalogue.row(each) or 0 for each in item_ids], dtype=np.intp)
+        return rows, np.array(catalogue.row_names, dtype=np.str_)
+    order = sort_ids(item_ids)
+    return np.argsort(order), np.array(item_ids, dtype=np.str_)[order]
 
 
 def _distinct(
@@ -157,40 +169,22 @@ def _released(
     return train, validation, test
 
 
-def _of_catalogue(
-    found: dict[str, Interactions], catalogue: int, width: int, report: dict[str, Any]
-) -> dict[str, Interactions]:
-    """Leave out interactions with items beyond the catalogue."""
-    kept, unknown, interactions = {}, np.zeros(width, np.bool_), 0
-    for role, part in found.items():
-        known = part.items < catalogue
-        unknown[part.items[~known]] = True
-        interactions += int((~known).sum())
-        kept[role] = replace(
-            part,
-            users=part.users[known],
-            items=part.items[known],
-            weights=None if part.weights is None else part.weights[known],
-            timestamps=None if part.timestamps is None else part.timestamps[known],
-        )
-    report |= {"items_not_in_catalogue": int(unknown.sum()), "interactions_not_in_catalogue": interactions}
-    return kept
-
-
 def _drop_unknown(
-    test: Keys, train: Keys, validation: Keys, width: int, report: dict[str, Any], all_known: bool
+    test: Keys, train: Keys, validation: Keys, width: int, report: dict[str, Any], all_items: bool = False
 ) -> Keys:
     """Leave out test pairs that stand in the train source, and those of users or items it does not know.
+
+    With a catalogue all of its items are known (`all_items`): a device has seen few of them, and is asked about all.
 
     The counts overlap, as a pair may be left out for two reasons; `test_pairs_left_out` counts each pair once.
     """
     in_train, in_validation = member(test, train), member(test, validation)
     in_source = in_train | in_validation
     unknown_user = ~member(test // width, train // width)
-    seen_items = np.ones(width, np.bool_) if all_known else present(train % width, width)
+    seen_items = present(train % width, width)
     items_not_in_train = present(test % width, width) & ~seen_items
     seen_items |= present(validation % width, width)
-    unseen_item = ~seen_items[test % width]
+    unseen_item = ~seen_items[test % width] & (not all_items)
     keep = ~(in_source | unknown_user | unseen_item)
     report |= {
         "test_pairs_in_source": len(test),
@@ -199,7 +193,7 @@ def _drop_unknown(
         "test_users_without_train": count_distinct(test[unknown_user] // width),
         "test_pairs_without_train_user": int(unknown_user.sum()),
         "test_items_not_in_train": int(items_not_in_train.sum()),
-        "test_items_unseen": int((items_not_in_train & ~seen_items).sum()),
+        "test_items_unseen": 0 if all_items else int((items_not_in_train & ~seen_items).sum()),
         "test_pairs_unseen_item": int(unseen_item.sum()),
         "test_pairs_left_out": int((~keep).sum()),
     }

@@ -113,6 +113,7 @@ class Split:
     report : what was read and dropped, JSON-able.
     fingerprint : SHA-256 over arrays and ids: equal fingerprints mean equal data.
     split_settings : the settings, with the method that "auto" chose.
+    num_reserved : rows at the end that a catalogue keeps for items to come; nobody can have them.
     """
 
     name: str
@@ -126,6 +127,7 @@ class Split:
     report: dict[str, Any]
     fingerprint: str
     split_settings: SplitSettings
+    num_reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -159,6 +161,7 @@ class Shard:
     Attributes
     ----------
     users : (users,) int64 global user numbers, ascending.
+    num_items : rows of the table. num_reserved : of those, at the end, for items to come.
     """
 
     users: NDArray[np.int64]
@@ -166,6 +169,12 @@ class Shard:
     train: ShardRows
     validation: ShardRows
     test: ShardRows
+    num_reserved: int = 0
+
+    @property
+    def num_choices(self) -> int:
+        """Items that there are: what can be a false item, a negative or a recommendation."""
+        return self.num_items - self.num_reserved
 
 
 def fingerprint(parts: dict[str, Csr], user_ids: NDArray[np.str_], item_ids: NDArray[np.str_]) -> str:

@@ -24,6 +24,7 @@ class Order:
     report_loss : whether to report the train loss this round.
     snapshot : keep a copy of the state after this round (the server writes a checkpoint).
     restore : go back to the copy of this round first; 0 is no.
+    catalogue, catalogue_version : hash and version of the item ids that all agreed on; empty and 0 before they have.
     """
 
     source: str
@@ -34,6 +35,8 @@ class Order:
     report_loss: bool = False
     snapshot: bool = False
     restore: int = 0
+    catalogue: str = ""
+    catalogue_version: int = 0
 
     @property
     def table_version(self) -> int:
@@ -51,6 +54,8 @@ _ORDER_TYPES: dict[str, type] = {
     "report-loss": bool,
     "snapshot": bool,
     "restore": int,
+    "catalogue": str,
+    "catalogue-version": int,
 }
 
 

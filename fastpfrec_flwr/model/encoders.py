@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model import fastgnn, lightgcn
+from fastpfrec_flwr.model.linear import layer_weights
 from fastpfrec_flwr.model.scoring import inference_user_vectors
 
 if TYPE_CHECKING:  # a device that trains with the compiled step starts without torch, in half the time and memory
@@ -140,7 +141,7 @@ class LightGCN:
         self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """See `Encoder`. The factor of the candidates, all outside the star, is put on the user's side: scores are LightGCN's."""
-        even, odd, _ = lightgcn.layer_weights(self.num_layers)
+        even, odd, _ = layer_weights(self.num_layers)
         scale = 1.0 / (self.num_layers + 1)
         return inference_user_vectors(
             table, self.item_weights(table), history.items, history.starts, history.ends, private,

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.model.linear import weights_of_norms
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-NORM_FLOOR = 1e-3
 
 
 @compiled
@@ -34,10 +33,7 @@ def _row_norms(rows: Any, norms: Any) -> None:
 
 
 def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
-    """Norm weights of all items.
-
-    w_l = (||E_l|| + floor)^(-a) / Z with Z = sum (||E|| + floor)^(1 - a) / sum (||E|| + floor): weighted rows keep the table's
-    mean norm, and a > 0 takes away the pull of long (popular) rows.
+    """Norm weights of all items, see `model.linear.weights_of_norms`.
 
     Parameters
     ----------
@@ -48,15 +44,10 @@ def norm_weights(item_table: NDArray[np.float32], exponent: float) -> NDArray[np
     -------
     (items,) float32.
     """
-    if exponent == 0:
-        return np.ones(len(item_table), np.float32)
-    norms = np.empty(len(item_table))
-    _row_norms(item_table, norms)
-    norms += NORM_FLOOR
-    powers = np.sqrt(norms) if exponent == 0.5 else norms**exponent
-    scale = (norms / powers).sum() / norms.sum()
-    weights: NDArray[np.float32] = (1.0 / (powers * scale)).astype(np.float32)
-    return weights
+    norms = np.zeros(len(item_table))
+    if exponent != 0:
+        _row_norms(item_table, norms)
+    return weights_of_norms(norms, exponent)
 
 
 def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:

@@ -21,11 +21,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-
-def layer_weights(num_layers: int) -> tuple[float, float, float]:
-    """Shares of the layers 0..L in their mean: even ones (0 included), odd ones, even ones above 0."""
-    even, odd = num_layers // 2 + 1, (num_layers + 1) // 2
-    return even / (num_layers + 1), odd / (num_layers + 1), (even - 1) / (num_layers + 1)
+from fastpfrec_flwr.model.linear import layer_weights
 
 
 def star_user_vectors(private: Tensor, sums: Tensor, degrees: Tensor, num_layers: int) -> Tensor:

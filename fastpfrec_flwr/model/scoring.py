@@ -66,13 +66,3 @@ def inference_user_vectors(
     if empty.any():
         out[empty] = out[~empty].mean(axis=0) if not empty.all() else 0.0
     return out
-
-
-def popularity_bias(noised_counts: NDArray[np.float32], weight: float) -> NDArray[np.float32]:
-    """b log(max(1/2, noised count)) per item.
-
-    Parameters
-    ----------
-    noised_counts : (items,) users per item as the server knows it. weight : b.
-    """
-    return (weight * np.log(np.maximum(noised_counts, 0.5))).astype(np.float32)

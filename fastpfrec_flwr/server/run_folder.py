@@ -89,10 +89,18 @@ class RunFolder:
         """Write `summary.json`."""
         self._write_json("summary.json", summary)
 
-    def write_item_table(self, table: NDArray[np.float32], item_ids: list[str]) -> None:
-        """Write `item_table.npz`: `item_table` (items, k) float32 and `item_ids` (items,) in row order."""
+    def write_item_table(
+        self, table: NDArray[np.float32], item_ids: list[str], item_counts: NDArray[np.float64] | None = None
+    ) -> None:
+        """Write `item_table.npz`: `item_table` (items, k) float32 and `item_ids` (items,) in row order.
+
+        With popularity in the score also `item_counts` (items,) float32: the table alone would rank otherwise.
+        """
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, item_table=table, item_ids=np.array(item_ids))
+        arrays: dict[str, Any] = {"item_table": table, "item_ids": np.array(item_ids)}
+        if item_counts is not None:
+            arrays["item_counts"] = item_counts.astype(np.float32)
+        np.savez_compressed(buffer, **arrays)
         write_atomically(self.path / "item_table.npz", buffer.getvalue())
 
     def plot_learning_curve(self) -> None:

@@ -123,6 +123,25 @@ class RowAdamStep:
         return ServerState(_to_unit(table) if self.unit_rows else table, first, second, steps, state.item_counts)
 
 
+@dataclass(frozen=True)
+class FixedRows:
+    """Another step that leaves some rows alone: new items are trained into a finished table without moving the old ones.
+
+    Attributes
+    ----------
+    fixed : (items,) True where a row stays.
+    """
+
+    step: ServerStep
+    fixed: NDArray[np.bool_]
+
+    def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
+        """See `ServerStep`."""
+        after = self.step.apply(state, change, server_round)
+        after.item_table[self.fixed] = state.item_table[self.fixed]
+        return after
+
+
 @compiled
 def _row_adam(
     table: Any,

@@ -32,7 +32,7 @@ from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
 from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.steps import ServerState, ServerStep
+from fastpfrec_flwr.server.steps import FixedRows, ServerState, ServerStep
 from fastpfrec_flwr.server.training import Training
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
@@ -72,6 +72,7 @@ class FastPFRec(Strategy):
         self._state: ServerState | None = None
         self._state_id = "training"
         self._phase = "train"
+        self._catalogue = ("", 0)
         self._last_nonces: set[int] = set()
         self.outcome: RoundOutcome | None = None
         self.evaluation_refused: list[str] = []
@@ -92,6 +93,14 @@ class FastPFRec(Strategy):
         self._nodes = nodes
         self._exchange = Exchange(one_by_one=nodes.deployed)
         self._state_id = state_id
+
+    def use_catalogue(self, hash_: str, version: int) -> None:
+        """Tell the devices with every message which catalogue it is about; one that has another answers with an error."""
+        self._catalogue = (hash_, version)
+
+    def fix_rows(self, fixed: NDArray[np.bool_]) -> None:
+        """Let rows of the table ((items,) True) stay as they are, whatever the rounds bring."""
+        self._step = FixedRows(self._step, fixed)
 
     def begin(self, phase: str, state: ServerState) -> None:
         """Begin a phase (`train`, `refit`) from a state."""
@@ -119,8 +128,9 @@ class FastPFRec(Strategy):
     ) -> Order:
         """What this round's messages say."""
         return Order(
-            source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore
-        )
+            source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore,
+            *self._catalogue,
+        )  # fmt: skip
 
     def encode_model(self) -> ArrayRecord:
         """The model as this round's messages carry it."""

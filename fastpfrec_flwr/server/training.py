@@ -25,12 +25,14 @@ from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
+from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.ledger import laplace_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
+from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.health import MetricsFile, health_line, round_health
@@ -39,7 +41,7 @@ from fastpfrec_flwr.server.presence import Presence
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.steps import ServerState, initial_table
+from fastpfrec_flwr.server.steps import ServerState
 from fastpfrec_flwr.server.trackers import Trackers
 
 # Lines of one round about refusals: whoever lies may give a new reason with every message.
@@ -64,6 +66,10 @@ class Rounds(Protocol):
     def order(self, server_round: int) -> Order: ...  # noqa: D102
 
     def attach(self, nodes: SuperNodes, state_id: str) -> None: ...  # noqa: D102
+
+    def use_catalogue(self, hash_: str, version: int) -> None: ...  # noqa: D102
+
+    def fix_rows(self, fixed: NDArray[np.bool_]) -> None: ...  # noqa: D102
 
     def begin(self, phase: str, state: ServerState) -> None: ...  # noqa: D102
 
@@ -122,6 +128,7 @@ class Training:
         self._stop = stop
         self._progress = Progress()
         self._best_table: NDArray[np.float32] | None = None
+        self._best_counts: NDArray[np.float64] | None = None
         self._state_id = uuid.uuid4().hex[:12]
         self._item_ids: list[str] = []
         self._facts: dict[str, Any] = {}
@@ -158,7 +165,7 @@ class Training:
                 self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
                 if not self._stop.is_set():
                     self._after_train()
-                state = ServerState.start(initial_table(len(self._item_ids), self._config.embedding_dim, self._config))
+                state = ServerState.start(starting_table(self._item_ids, self._config))
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
                 self._finish_refit()
@@ -173,6 +180,7 @@ class Training:
     def _meet(self, initial_arrays: ArrayRecord | None, checkpoint: Checkpoint | None) -> ServerState:
         """Find the SuperNodes and agree on the catalogue; the state to go on from."""
         simulated = getattr(self._grid, "in_process", False)
+        catalogue = self._own_catalogue()
         order = self._strategy.order(0)
         nodes = discover(self._grid, order, 0.0 if simulated else STABLE_SECONDS, self._config.round_timeout)
         for reason in dict.fromkeys(nodes.refused):
@@ -182,7 +190,10 @@ class Training:
         if nodes.deployed:
             self._presence = Presence(self._grid, nodes, order, self._say)
         first = nodes.descriptions[0]
+        self._strategy.use_catalogue(first.catalogue, 0 if catalogue is None else catalogue.version)
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
+        if hash_of(self._item_ids) != first.catalogue:
+            raise RunError("a SuperNode handed out other item ids than it said it has: its app is broken, leave it out")
         self._data, self._users = first.data, nodes.num_users
         if self._config.strategy == "fastpfrec" and self._config.num_trusted_nodes > nodes.num_users:
             raise RunError(
@@ -204,6 +215,8 @@ class Training:
         }
         if self._folder is not None:
             self._folder.write_config(self._config, self._facts)
+            if catalogue is not None:
+                catalogue.save(self._folder.path / "catalogue.json")
         self._trackers.begin(self._config.to_flat_dict())
         self._say(
             f"{first.data_set}: {nodes.num_users} users, {first.num_items} items on {len(nodes.ids)} SuperNodes; "
@@ -216,10 +229,16 @@ class Training:
             self._say(note)
         if self._config.user_metrics and nodes.deployed:
             self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
+        if self._config.train_items == "new":
+            fixed = known_rows(self._item_ids, self._config)
+            self._say(
+                f"only rows that the initial model does not have are trained: {int((~fixed).sum())} of {len(fixed)}"
+            )
+            self._strategy.fix_rows(fixed)
         if checkpoint is None:
             shape = (first.num_items, self._config.embedding_dim)
             if initial_arrays is None:
-                return ServerState.start(initial_table(*shape, self._config))
+                return ServerState.start(starting_table(self._item_ids, self._config))
             table = messages.decode_array(initial_arrays["item-table"], "item-table", "float32", shape)
             return ServerState.start(table.copy())
         if checkpoint.data != first.data or len(checkpoint.state.item_table) != first.num_items:
@@ -235,6 +254,17 @@ class Training:
         if self._config.strategy != "fastpfrec":
             self._say("what the strategy itself remembers (moments, momentum) is in no checkpoint and starts anew")
         return checkpoint.state
+
+    def _own_catalogue(self) -> Catalogue | None:
+        """The server's catalogue file, if it has one; devices with another one then say so when they are asked."""
+        if not self._config.catalogue:
+            return None
+        try:
+            catalogue = Catalogue.load(Path(self._config.catalogue))
+        except CatalogueError as error:
+            raise ConfigError(f"catalogue: {error}") from error
+        self._strategy.use_catalogue(catalogue.hash, catalogue.version)
+        return catalogue
 
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
@@ -336,7 +366,7 @@ class Training:
             if not self._config.refit:
                 # The devices' own vectors move on, so the test figures of a round can only be had now; chosen by is validation.
                 progress.test = self._strategy.evaluate(self._grid, server_round, ["test"])["test"]
-                self._best_table = self._strategy.state.item_table
+                self._keep_best()
         else:
             progress.stale += 1
         for reason in dict.fromkeys(self._strategy.evaluation_refused):
@@ -380,9 +410,14 @@ class Training:
         if self._stop.is_set() or self._progress.server_round < self._progress.best_round:
             return
         self._progress.test = self._strategy.evaluate(self._grid, self._progress.server_round, ["test"])["test"]
-        self._best_table = self._strategy.state.item_table
+        self._keep_best()
         self._progress.phase = "done"
         self._release()
+
+    def _keep_best(self) -> None:
+        """The tables that the test figures belong to."""
+        self._best_table = self._strategy.state.item_table
+        self._best_counts = self._strategy.state.item_counts
 
     def _release(self) -> None:
         """Let simulated devices drop their state, unless a checkpoint may still be gone on from."""
@@ -409,13 +444,15 @@ class Training:
     def _leave(self, stopped: bool) -> None:
         progress = self._progress
         table = self._best_table if self._best_table is not None else self._strategy.state.item_table
+        # Counts of the best round are in no checkpoint; after a resume without a better round the newest are as good.
+        counts = self._best_counts if self._best_counts is not None else self._strategy.state.item_counts
         self._result.arrays = messages.encode_model(table)
         summary = self._summary(stopped)
         if stopped:
             self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
-            self._folder.write_item_table(table, self._item_ids)
+            self._folder.write_item_table(table, self._item_ids, counts)
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.data import DataError, SplitSettings
-from fastpfrec_flwr.data.device import catalogue_hash, read_device, read_items
+from fastpfrec_flwr.data.device import read_device
 
-ITEMS = ["z", "m", "a", "7", "k", "b", "c", "d"]  # in no sorted order: the catalogue's order is what counts
+ITEMS = ("z", "m", "a", "7", "k", "b", "c", "d")  # in no sorted order: the catalogue's order is what counts
+CATALOGUE = Catalogue(ITEMS, reserved=2)
 TIMED = SplitSettings("auto", 0.2, 0.2)
 
 
@@ -35,10 +37,10 @@ def test_items_take_the_catalogues_rows_and_users_their_own_numbers(tmp_path):
         "bea,c,2",
         "bea,z,3",
     )
-    data = read_device(file, ITEMS, TIMED, numbers)
+    data = read_device(file, CATALOGUE, TIMED, numbers)
     shard = data.shard
     assert shard.users.tolist() == [2, 5]
-    assert shard.num_items == 8
+    assert (shard.num_items, shard.num_reserved) == (10, 2)
     # bea: train d, validation c, test z; rows 7, 6, 0.
     assert [shard.train.row(0).tolist(), shard.validation.row(0).tolist(), shard.test.row(0).tolist()] == [
         [7],
@@ -54,51 +56,37 @@ def test_items_take_the_catalogues_rows_and_users_their_own_numbers(tmp_path):
 def test_one_users_test_items_count_though_nobody_else_here_has_them(tmp_path):
     """The catalogue is everybody's: an item that is in no train row of this device can still be recommended to it."""
     file = write(tmp_path / "me.csv", *(f"ann,{item},{time}" for time, item in enumerate(ITEMS)))
-    shard = read_device(file, ITEMS, TIMED, numbers).shard
+    shard = read_device(file, CATALOGUE, TIMED, numbers).shard
     assert len(shard.test.row(0)) == 2
     assert shard.test.row(0).tolist() == [6, 7]
 
 
 def test_items_beyond_the_catalogue_are_left_out_and_counted(tmp_path):
     file = write(tmp_path / "me.csv", "ann,new,1", "ann,z,2", "ann,newer,3", "ann,m,4", "bea,new,1")
-    data = read_device(file, ITEMS, TIMED, numbers)
+    data = read_device(file, CATALOGUE, TIMED, numbers)
     assert data.report["items_not_in_catalogue"] == 2
     assert data.report["interactions_not_in_catalogue"] == 3
     assert data.shard.users.tolist() == [5], "who has nothing that the catalogue knows takes no part"
 
 
 def test_a_device_that_knows_nothing_of_the_catalogue_says_so(tmp_path):
-    with pytest.raises(DataError, match="no train pair"):
-        read_device(write(tmp_path / "me.csv", "ann,new,1"), ITEMS, TIMED, numbers)
+    with pytest.raises(DataError, match="none of its 1 items"):
+        read_device(write(tmp_path / "me.csv", "ann,new,1"), CATALOGUE, TIMED, numbers)
 
 
 def test_a_folder_with_its_own_test_file(tmp_path):
     (tmp_path / "me").mkdir()
     (tmp_path / "me" / "train.txt").write_text("ann z 1\nann m 1\n")
     (tmp_path / "me" / "test.txt").write_text("ann d 1\n")
-    shard = read_device(tmp_path / "me", ITEMS, SplitSettings("auto", 0.1, 0.2), numbers).shard
+    shard = read_device(tmp_path / "me", CATALOGUE, SplitSettings("auto", 0.1, 0.2), numbers).shard
     assert shard.test.row(0).tolist() == [7]
     assert sorted([*shard.train.row(0), *shard.validation.row(0)]) == [0, 1]
 
 
 def test_files_that_cannot_be_used(tmp_path):
     with pytest.raises(DataError, match="no such file"):
-        read_device(tmp_path / "gone.csv", ITEMS, TIMED, numbers)
+        read_device(tmp_path / "gone.csv", CATALOGUE, TIMED, numbers)
     half = tmp_path / "half.csv"
     half.write_text("user,item,timestamp\nann,z,1\nann,m")
     with pytest.raises(DataError, match=r"half\.csv"):
-        read_device(half, ITEMS, TIMED, numbers)
-
-
-def test_the_catalogue_file(tmp_path):
-    path = tmp_path / "items.txt"
-    path.write_text("\ufeffz\r\nm\n\na\n", encoding="utf-8")
-    assert read_items(path) == ["z", "m", "a"]
-    assert catalogue_hash(["z", "m"]) != catalogue_hash(["m", "z"])
-    assert len(catalogue_hash(ITEMS)) == 16
-    for content, match in (("", "no item"), ("a\nb\na\n", "item a stands in it twice"), ("a\n-3\n", "negative")):
-        path.write_text(content)
-        with pytest.raises(DataError, match=match):
-            read_items(path)
-    with pytest.raises(DataError, match="cannot be read"):
-        read_items(tmp_path / "gone")
+        read_device(half, CATALOGUE, TIMED, numbers)

@@ -8,11 +8,11 @@ def warm_kernels(tmp_path_factory):
     """The compiled kernels of this code, so that no device of a test spends its round on compiling them."""
     from fastpfrec_flwr.simulation import grid
     from fastpfrec_flwr.simulation.run import simulate
-    from tests.e2e.deployment import write_history, write_items
+    from tests.e2e.deployment import write_catalogue, write_history
     from tests.whole_runs import settings_of
 
     folder = tmp_path_factory.mktemp("warm")
-    write_items(folder / "items.txt")
+    write_catalogue(folder / "catalogue.json")
     write_history(folder / "me.csv", 4, seed=1)
 
     class Deployed(grid.InProcessGrid):
@@ -21,7 +21,7 @@ def warm_kernels(tmp_path_factory):
             for context in self.contexts.values():
                 context.node_config = {
                     "data-path": str(folder / "me.csv"),
-                    "items-path": str(folder / "items.txt"),
+                    "catalogue": str(folder / "catalogue.json"),
                     "state-dir": str(folder / "state"),
                 }
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fastpfrec_flwr.catalogue import Catalogue
 from tests.e2e.flower import BIN, ROOT, free_port
 
 HOST = "127.0.0.1"
@@ -27,9 +28,12 @@ def patience(seconds: float) -> float:
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def write_items(path: Path) -> None:
-    """The catalogue: one id a line, in an order that is not the sorted one."""
-    path.write_text("".join(f"item-{i}\n" for i in reversed(range(NUM_ITEMS))))
+ITEMS = [f"item-{i}" for i in reversed(range(NUM_ITEMS))]  # in an order that is not the sorted one
+
+
+def write_catalogue(path: Path, items: list[str] = ITEMS) -> None:
+    """The catalogue that everybody gets."""
+    Catalogue(tuple(items), name="shop").save(path)
 
 
 def write_history(path: Path, users: int, seed: int, begin: int = 0) -> None:
@@ -73,12 +77,12 @@ class Federation:
         self.project = project
         self.port = free_port()
         self.keys = folder / "keys"
-        self.items = folder / "items.txt"
+        self.catalogue = folder / "catalogue.json"
         self.nodes: dict[str, Node] = {}
         self.superlink: subprocess.Popen[bytes] | None = None
         self._processes: list[subprocess.Popen[bytes]] = []
         folder.mkdir(parents=True, exist_ok=True)
-        write_items(self.items)
+        write_catalogue(self.catalogue)
         home = self.home("operator")
         (home / "config.toml").write_text(
             f'[superlink]\ndefault = "field"\n\n[superlink.field]\naddress = "{HOST}:{self.port}"\n'
@@ -139,7 +143,7 @@ class Federation:
             if register:
                 self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), "field")
         node = self.nodes[name]
-        config = f"data-path='{data or node.data}' items-path='{self.items}' state-dir='{node.state}'"
+        config = f"data-path='{data or node.data}' catalogue='{self.catalogue}' state-dir='{node.state}'"
         command = [
             "flower-supernode", "--superlink", f"{HOST}:{self.port}", "--port", node.port,
             "--root-certificates", str(self.keys / "ca.crt"),

@@ -5,7 +5,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from tests.e2e.deployment import NUM_ITEMS, federation, write_history
+from tests.e2e.deployment import ITEMS, NUM_ITEMS, federation, write_history
 from tests.whole_runs import Finished
 
 
@@ -38,9 +38,7 @@ def test_three_supernodes_with_tls_and_keys_train_on_their_own_files(field, tmp_
     assert summary["privacy"]["randomness"] == "operating system"
     assert 0 < summary["validation"]["hit_rate_user@20"] <= 1
     with np.load(run.output / "item_table.npz") as arrays:
-        assert arrays["item_ids"].tolist() == [f"item-{i}" for i in reversed(range(NUM_ITEMS))], (
-            "the catalogue's own order"
-        )
+        assert arrays["item_ids"].tolist() == ITEMS, "the catalogue's own order"
     # An unregistered key is turned away, and says so.
     assert stranger.process.poll() is not None or "mallory" not in run.log
     assert not stranger.state.exists()

@@ -7,7 +7,8 @@ import torch
 from fastpfrec_flwr.config import default_values, parse_run_config
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.encoders import FastGNN, LightGCN, Stars, build_encoder
-from fastpfrec_flwr.model.lightgcn import layer_weights, star_item_vectors, star_user_vectors
+from fastpfrec_flwr.model.lightgcn import star_item_vectors, star_user_vectors
+from fastpfrec_flwr.model.linear import layer_weights
 
 ROOT_2 = np.sqrt(2.0)
 LIGHT = {"encoder": "lightgcn", "leave-one-out": False, "norm-exponent": 0.0, "item-refresh-interval": 1}

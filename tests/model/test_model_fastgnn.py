@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from fastpfrec_flwr.model.fastgnn import (
-    NORM_FLOOR,
     neighbourhood_sums,
     norm_weights,
     refresh_rows,
     target_user_vectors,
     user_vectors,
 )
+from fastpfrec_flwr.model.linear import NORM_FLOOR
 
 # User 0 has three neighbours, user 1 has one, user 2 none.
 ROWS = torch.tensor([[1.0, 0.0], [2.0, 4.0], [0.0, -1.0], [5.0, 6.0]])

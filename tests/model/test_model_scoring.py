@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from fastpfrec_flwr.model.scoring import inference_user_vectors, popularity_bias
+from fastpfrec_flwr.model.linear import popularity_bias
+from fastpfrec_flwr.model.scoring import inference_user_vectors
 
 TABLE = np.array([[1, 0], [0, 2], [4, 4], [9, 9]], np.float32)
 WEIGHTS = np.array([1, 2, 0.5, 100], np.float32)

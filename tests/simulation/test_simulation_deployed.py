@@ -9,7 +9,7 @@ import pytest
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.simulation import grid
-from tests.e2e.deployment import NUM_ITEMS, write_history, write_items
+from tests.e2e.deployment import ITEMS, NUM_ITEMS, write_catalogue, write_history
 
 SETTINGS = {
     "data_set": "whatever the server says", "num_trusted_nodes": 1, "embedding_dim": 8, "num_negatives": 16,
@@ -20,7 +20,7 @@ SETTINGS = {
 @pytest.fixture
 def devices(tmp_path):
     """Three devices: 12 users, 5 users, one."""
-    write_items(tmp_path / "items.txt")
+    write_catalogue(tmp_path / "catalogue.json")
     configs = []
     for number, users in enumerate((12, 5, 1)):
         home = tmp_path / f"device-{number}"
@@ -29,7 +29,7 @@ def devices(tmp_path):
         configs.append(
             {
                 "data-path": str(home / "me.csv"),
-                "items-path": str(tmp_path / "items.txt"),
+                "catalogue": str(tmp_path / "catalogue.json"),
                 "state-dir": str(home / "state"),
             }
         )
@@ -107,14 +107,13 @@ def test_an_owners_limit_ends_the_uploads_not_the_evaluation(deployed, devices):
 
 
 def test_a_device_with_another_catalogue_or_none_is_left_out_and_told(deployed, devices, tmp_path):
-    other = tmp_path / "other.txt"
-    other.write_text("".join(f"item-{i}\n" for i in range(NUM_ITEMS)))
-    devices[1]["items-path"] = str(other)
-    del devices[2]["items-path"]
+    write_catalogue(tmp_path / "other.json", ITEMS[::-1])
+    devices[1]["catalogue"] = str(tmp_path / "other.json")
+    del devices[2]["catalogue"]
     run = deployed()
     assert run.json("config.json")["super_nodes"] == 1
     assert "another catalogue" in run.log
-    assert "needs items-path" in run.log
+    assert "needs catalogue" in run.log
     assert not (Path(devices[2]["state-dir"])).exists()
 
 

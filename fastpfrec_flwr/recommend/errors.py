@@ -1,0 +1,7 @@
+"""The one error of this room."""
+
+from __future__ import annotations
+
+
+class ModelError(ValueError):
+    """A model or a history that cannot be used; the message names file, problem and remedy."""

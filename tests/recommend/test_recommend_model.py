@@ -1,0 +1,132 @@
+"""Scores by hand, lists against the compiled ranking, and the form of every encoder."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastpfrec_flwr.catalogue import Catalogue
+from fastpfrec_flwr.config import default_values, parse_run_config
+from fastpfrec_flwr.evaluation.ranking import rank_top_k
+from fastpfrec_flwr.evaluation.rows import Rows
+from fastpfrec_flwr.model.encoders import build_encoder
+from fastpfrec_flwr.model.linear import LinearForm, linear_form, popularity_bias
+from fastpfrec_flwr.recommend import LocalModel, ModelError, Recommender
+from fastpfrec_flwr.recommend.model import best_rows
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAIN = LinearForm(0.25, 0.75, 0.0, False, 0.0)
+TABLE = np.array([[1, 0], [0, 2], [3, 4], [-1, 1], [9, 9]], np.float32)
+
+
+def catalogue(num_items, reserved=0):
+    return Catalogue(tuple(f"i{n}" for n in range(num_items)), reserved)
+
+
+def test_scores_by_hand():
+    model = LocalModel(TABLE, PLAIN, catalogue(4, reserved=1))
+    # u = 0.75 / sqrt(2) * (E_0 + E_1) = 0.75 / sqrt(2) * (1, 2)
+    share = 0.75 / np.sqrt(2)
+    scores = model.scores(np.array([0, 1]))
+    np.testing.assert_allclose(scores, [-np.inf, -np.inf, share * 11, share, -np.inf], rtol=1e-6)
+    # with p_u = (4, -4): u += (1, -1)
+    scores = model.scores(np.array([0, 1]), np.array([4, -4], np.float32))
+    np.testing.assert_allclose(scores[[2, 3]], [share * 11 - 1, share - 2], rtol=1e-6)
+
+
+def test_a_stranger_gets_the_longest_rows():
+    model = LocalModel(TABLE, PLAIN, catalogue(4, reserved=1))
+    np.testing.assert_allclose(model.scores(np.empty(0, np.int64)), [1, 2, 5, np.sqrt(2), -np.inf], rtol=1e-6)
+    assert [each.item for each in Recommender(model).recommend([], 9).items] == ["i2", "i1", "i3", "i0"]
+    counted = LocalModel(TABLE, PLAIN._replace(popularity_weight=2.0), catalogue(5), np.array([np.e**9, 1, 1, 1, 1]))
+    assert [each.item for each in Recommender(counted).recommend(["who"], 2).items] == ["i0", "i4"]
+
+
+def test_cosine_users_and_popularity_by_hand():
+    form = LinearForm(0.0, 1.0, 0.0, True, 0.5)
+    model = LocalModel(TABLE, form, catalogue(5), counts=np.array([1, 1, np.e, 0, 1], np.float32))
+    # u = (1, 0) / 1; bias 0.5 log(max(.5, count))
+    bias = np.array([0, 0, 0.5, 0.5 * np.log(0.5), 0])
+    np.testing.assert_allclose(model.scores(np.array([0])), [-np.inf, *(np.array([0, 3, -1, 9]) + bias[1:])], rtol=1e-6)
+
+
+def test_recommendations_leave_out_what_was_seen_and_count_the_unknown():
+    model = LocalModel(TABLE, PLAIN, Catalogue(("a", "b", "c", "d", "e"), titles={"e": "Eee"}))
+    found = Recommender(model).recommend(["a", "who", "a", "what"], k=10, without=["c", "nobody"])
+    assert (found.known, found.unknown) == (1, 2)
+    assert [each.item for each in found.items] == ["e", "b", "d"]
+    assert [each.rank for each in found.items] == [1, 2, 3]
+    assert found.items[0].title == "Eee"
+    assert found.items[0].to_dict() == {"rank": 1, "item": "e", "title": "Eee", "score": pytest.approx(0.75 * 9)}
+    with pytest.raises(ModelError, match="must be >= 1, got 0"):
+        Recommender(model).recommend(["a"], 0)
+
+
+@given(scores=st.lists(st.sampled_from([0.0, 1.0, 1.5, -2.0, -np.inf]), min_size=1, max_size=30), k=st.integers(1, 40))
+def test_best_rows_are_the_sorted_ones(scores, k):
+    expected = [i for i in sorted(range(len(scores)), key=lambda i: (-scores[i], i)) if np.isfinite(scores[i])][:k]
+    assert best_rows(np.array(scores, np.float32), k).tolist() == expected
+
+
+ENCODERS = [
+    {},
+    {"norm-exponent": 0.5, "user-weight": 0.0, "neighbour-weight": 1.0},
+    {"encoder": "lightgcn", "leave-one-out": False, "norm-exponent": 0.0, "item-refresh-interval": 1, "num-layers": 3},
+    {"loss": "ccl", "unit-rows": True, "popularity-weight": 0.03, "norm-exponent": 0.0},
+]
+
+
+@pytest.mark.parametrize("changes", ENCODERS)
+@settings(deadline=None, max_examples=10)
+@given(seed=st.integers(0, 1000))
+def test_lists_are_those_of_the_evaluation(changes, seed):
+    """The NumPy form against the encoder's kernel and the exact ranking, private vectors included."""
+    config = parse_run_config({**default_values(), **changes})
+    generator = np.random.default_rng(seed)
+    table = generator.normal(0, 0.3, (60, 8)).astype(np.float32)
+    private = generator.normal(0, 0.3, (7, 8)).astype(np.float32)
+    counts = generator.integers(0, 50, 60).astype(np.float32)
+    rows = [np.sort(generator.choice(60, size, replace=False)) for size in range(1, 8)]
+    ends = np.cumsum([len(row) for row in rows])
+    history = Rows(np.concatenate(rows).astype(np.int32), ends - np.array([len(r) for r in rows]), ends)
+    vectors = build_encoder(config).user_vectors(table, history, private)
+    if config.loss == "ccl":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    bias = popularity_bias(counts, config.popularity_weight) if config.counted else None
+    expected = rank_top_k(vectors, table, [history], item_bias=bias, threads=1)
+    model = LocalModel(table, linear_form(config.to_flat_dict()), catalogue(60), counts)
+    for user, row in enumerate(rows):
+        np.testing.assert_allclose(model.user_vector(row, private[user]), vectors[user], rtol=2e-5, atol=2e-6)
+        assert best_rows(model.scores(row, private[user]), 20).tolist() == expected[user].tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"table": TABLE[:3]}, r"shape \(3, 2\) does not fit catalogue version 1"),
+        ({"table": np.full((5, 2), np.nan, np.float32)}, "no finite numbers"),
+        ({"form": PLAIN._replace(popularity_weight=0.1)}, "no item counts"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, words):
+    with pytest.raises(ModelError, match=words):
+        LocalModel(**{"table": TABLE, "form": PLAIN, "catalogue": catalogue(5), **changes})
+
+
+def test_a_private_vector_of_another_run_is_refused():
+    model = LocalModel(TABLE, PLAIN, catalogue(5))
+    with pytest.raises(ModelError, match="3 dimensions, the model 2"):
+        model.scores(np.array([0]), np.zeros(3, np.float32))
+
+
+def test_the_api_imports_neither_torch_nor_numba():
+    code = (
+        "import sys; import fastpfrec_flwr.recommend, fastpfrec_flwr.recommend.history, fastpfrec_flwr.recommend.device\n"
+        "print(sorted({'torch', 'numba', 'flwr', 'pandas', 'scipy', 'pydantic', 'ray'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "[]"
