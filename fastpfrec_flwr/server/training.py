@@ -472,7 +472,7 @@ class Training:
         median = float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0
         tiers = zip(("clients", "trusted_nodes", "server"), tally.tier_seconds, strict=True)
         return {
-            "data_set": config.data_set,
+            "data_set": self._facts["data"]["name"] if self._facts["deployed"] else config.data_set,
             "data_fingerprint": self._data,
             "seed": config.seed,
             "rounds": progress.best_round if progress.phase == "done" and config.refit else progress.server_round,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,10 +72,12 @@ class Node:
 class Federation:
     """Everything of one federation, under one folder."""
 
-    def __init__(self, folder: Path, project: Path = ROOT) -> None:
+    def __init__(self, folder: Path, project: Path = ROOT, listen: str = HOST, reached_as: str = HOST) -> None:
         self.folder = folder
         self.project = project
         self.port = free_port()
+        self.listen = listen
+        self.reached_as = reached_as
         self.keys = folder / "keys"
         self.catalogue = folder / "catalogue.json"
         self.nodes: dict[str, Node] = {}
@@ -109,7 +111,8 @@ class Federation:
 
     def make_keys(self, *names: str) -> None:
         command = [sys.executable, str(ROOT / "deploy" / "make_keys.py"), "--out", str(self.keys), "--host", HOST]
-        command += ["--host", "localhost", *(part for name in names for part in ("--node", name))]
+        command += ["--host", "localhost", "--host", self.reached_as]
+        command += [*(part for name in names for part in ("--node", name))]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
@@ -118,7 +121,7 @@ class Federation:
         home = self.home("superlink")
         keys = self.keys
         command = [
-            "flower-superlink", "--host", HOST, "--port", self.port,
+            "flower-superlink", "--host", self.listen, "--port", self.port,
             "--ssl-ca-certfile", str(keys / "ca.crt"), "--ssl-certfile", str(keys / "superlink.crt"),
             "--ssl-keyfile", str(keys / "superlink.key"), "--enable-supernode-auth",
             "--database", str(home / "state.db"), "--disable-runtime-dependency-installation",
@@ -135,27 +138,37 @@ class Federation:
             return True
         return False
 
-    def start_node(self, name: str, register: bool = True, data: str = "", **more: str) -> Node:
-        """Start a SuperNode; the first time with a new key pair. `more` is its environment beside the usual."""
+    def start_node(
+        self, name: str, register: bool = True, address: str = HOST, within: Sequence[str] = (), **more: str
+    ) -> Node:
+        """Start a SuperNode; the first time with a new key pair.
+
+        Parameters
+        ----------
+        address : under which it reaches the SuperLink. within : a command that runs it, as in a network of its own.
+        more : its environment beside the usual.
+        """
         if name not in self.nodes:
             self.nodes[name] = Node(name, self.home(name))
             self.make_keys(name)
             if register:
                 self.flwr("supernode", "register", str(self.keys / f"{name}.pub"), "field")
         node = self.nodes[name]
-        config = f"data-path='{data or node.data}' catalogue='{self.catalogue}' state-dir='{node.state}'"
+        config = f"data-path='{node.data}' catalogue='{self.catalogue}' state-dir='{node.state}'"
         command = [
-            "flower-supernode", "--superlink", f"{HOST}:{self.port}", "--port", node.port,
+            "flower-supernode", "--superlink", f"{address}:{self.port}", "--port", node.port,
             "--root-certificates", str(self.keys / "ca.crt"),
             "--auth-supernode-private-key", str(self.keys / f"{name}.key"), "--node-config", config,
         ]  # fmt: skip
-        node.process = self._start(command, node.home, **more)
+        node.process = self._start(command, node.home, within, **more)
         return node
 
-    def _start(self, command: list[str], home: Path, **more: str) -> subprocess.Popen[bytes]:
+    def _start(
+        self, command: list[str], home: Path, within: Sequence[str] = (), **more: str
+    ) -> subprocess.Popen[bytes]:
         with (home / "out").open("ab") as out:
             process = subprocess.Popen(
-                [str(BIN / command[0]), *command[1:]],
+                [*within, str(BIN / command[0]), *command[1:]],
                 cwd=home, env=self.environment(home / "flower", **more), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
@@ -288,9 +301,9 @@ class Run:
 
 
 @contextmanager
-def federation(folder: Path, project: Path = ROOT) -> Iterator[Federation]:
+def federation(folder: Path, project: Path = ROOT, listen: str = HOST, reached_as: str = HOST) -> Iterator[Federation]:
     """A federation whose processes end with the block, whatever happens in it."""
-    found = Federation(folder, project)
+    found = Federation(folder, project, listen, reached_as)
     try:
         yield found
     finally:
