@@ -75,6 +75,8 @@ class RunConfig(BaseModel):
     report_loss: bool
     user_metrics: bool
     trackers: str
+    log_format: Literal["text", "json"]
+    metrics_file: str
 
     # strategy
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
@@ -126,7 +128,7 @@ class RunConfig(BaseModel):
     noise_placement: Literal["client", "distributed"]
     dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
     upload: Literal["dense", "sparse"]
-    upload_precision: Literal["float32", "float16"]
+    upload_precision: Literal["float32", "float16", "int8"]
     epsilon_budget: NonNegative
     adjacency: Literal["replace", "zero-out"]
     secure_sum: bool
@@ -263,6 +265,11 @@ class RunConfig(BaseModel):
         clipped = self.clip_norm > 0 or self.row_clip > 0 or self.coordinate_clip > 0
         bounded = self.noise == "laplace" and self.upload == "dense" and clipped
         return [
+            (
+                self.upload_precision == "int8" and self.counted,
+                f"popularity-weight must be 0.0 with upload-precision = 'int8', got {self.popularity_weight}: a count would "
+                "set the step of its whole row",
+            ),
             (
                 self.noise_placement == "distributed" and self.noise != "gaussian",
                 f"noise must be 'gaussian' with noise-placement = 'distributed', got {self.noise!r}: shares of Gaussian noise add "

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.compiled_step import compiled_step
 from fastpfrec_flwr.client.deviation import Deviation, local_rows
 from fastpfrec_flwr.client.lightgcn_step import lightgcn_step
@@ -95,6 +94,8 @@ def train_cohort(
         return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
     if simple and device == "cpu":
         return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
+    from fastpfrec_flwr.client.autograd_step import autograd_step  # and with it torch
+
     local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
     result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
     return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)

@@ -35,7 +35,9 @@ from fastpfrec_flwr.privacy.lines import Ledger, Setting, user_adjacency
 from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.health import MetricsFile, health_line, round_health
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
+from fastpfrec_flwr.server.presence import Presence
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -138,6 +140,9 @@ class Training:
         self._told_skips: set[str] = set()
         self._result = Result()
         self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
+        self._presence: Presence | None = None
+        self._supernodes = 0
+        self._metrics_file = MetricsFile(Path(config.metrics_file)) if config.metrics_file else None
 
     def run(
         self,
@@ -183,6 +188,9 @@ class Training:
         for reason in dict.fromkeys(nodes.refused):
             self._say(f"a SuperNode does not take part: {reason}")
         self._strategy.attach(nodes, self._state_id)
+        self._supernodes = len(nodes.ids)
+        if nodes.deployed:
+            self._presence = Presence(self._grid, nodes, order, self._say)
         first = nodes.descriptions[0]
         self._strategy.use_catalogue(first.catalogue, 0 if catalogue is None else catalogue.version)
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
@@ -287,6 +295,7 @@ class Training:
         for server_round in range(progress.server_round + 1, num_rounds + 1):
             if self._stop.is_set():
                 return
+            self._gather()
             tick = time.perf_counter()
             every = self._config.evaluate_every
             due = phase == "train" and ((every and server_round % every == 0) or server_round == num_rounds)
@@ -307,6 +316,7 @@ class Training:
                 {"clients": outcome.trained, "refused": len(outcome.refused), "isolated": outcome.isolated}
             )
             self._warn(server_round, outcome)
+            self._tell_health(phase, server_round, num_rounds, outcome)
             if due:
                 self._evaluate(server_round, outcome, num_rounds, time.monotonic() - began)
                 if evaluate_fn is not None:
@@ -321,6 +331,25 @@ class Training:
             if due and 0 < self._config.early_stop_patience <= progress.stale:
                 self._say(f"no better validation {CRITERION} for {progress.stale} evaluations: stopped early")
                 return
+
+    def _gather(self) -> None:
+        """On real devices: who is on line now takes part in the next round."""
+        if self._presence is not None:
+            nodes = self._presence.update()
+            self._strategy.attach(nodes, self._state_id)
+            self._supernodes = len(nodes.ids)
+
+    def _tell_health(self, phase: str, server_round: int, num_rounds: int, outcome: RoundOutcome) -> None:
+        """A line for each round of a deployment and wherever the log is for machines; simulations have too many of them."""
+        config = self._config
+        figures = round_health(
+            phase, server_round, num_rounds, self._supernodes, outcome, self._progress.round_seconds[-1],
+            messages.row_bytes(config.upload_precision, config.upload_width),
+        )  # fmt: skip
+        if self._presence is not None or config.log_format == "json":
+            self._say(health_line(figures), "round", **figures)
+        if self._metrics_file is not None:
+            self._metrics_file.write(figures)
 
     def _warn(self, server_round: int, outcome: RoundOutcome) -> None:
         if outcome.events:
@@ -377,7 +406,7 @@ class Training:
         if self._folder is not None:
             self._folder.add_metrics(line)
         self._trackers.round(line)
-        self._say(progress_line(line, num_rounds))
+        self._say(progress_line(line, num_rounds), "evaluation", **line)
 
     def _after_train(self) -> None:
         progress = self._progress
@@ -439,7 +468,7 @@ class Training:
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)
-        self._say(final_table(summary))
+        self._say(final_table(summary), "summary", **summary)
         if self._folder is not None:
             self._say(f"run folder: {self._folder.path}")
 
@@ -449,13 +478,13 @@ class Training:
         rounds = max(tally.rounds, 1)
         table_bytes = 4 * items * k
         clients = tally.trained / rounds
-        width = np.dtype(config.upload_precision).itemsize
-        sparse = tally.uploaded_rows / rounds * (width * k + 4)
+        row = messages.row_bytes(config.upload_precision, config.upload_width)
+        sparse = tally.uploaded_rows / rounds * (row + 4)
         nodes = config.num_trusted_nodes if config.tier == "trusted-nodes" else 0
         median = float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0
         tiers = zip(("clients", "trusted_nodes", "server"), tally.tier_seconds, strict=True)
         return {
-            "data_set": config.data_set,
+            "data_set": self._facts["data"]["name"] if self._facts["deployed"] else config.data_set,
             "data_fingerprint": self._data,
             "seed": config.seed,
             "rounds": progress.best_round if progress.phase == "done" and config.refit else progress.server_round,
@@ -496,7 +525,7 @@ class Training:
             },
             "bytes": {
                 "down": round(clients * table_bytes),
-                "up": round(clients * width * items * k if config.upload == "dense" else sparse),
+                "up": round(clients * row * items if config.upload == "dense" else sparse),
                 "nodes_up": nodes * table_bytes,
             },
             "privacy": self._privacy(),
@@ -548,9 +577,9 @@ class Training:
             f"({privacy['reason']}); randomness of the noise: {privacy['randomness']}"
         )
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, event: str = "message", **figures: Any) -> None:
         if self._folder is not None:
-            self._folder.log(line)
+            self._folder.log(line, event, **figures)
         else:
             print(line, flush=True)
 
