@@ -21,7 +21,7 @@ from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.training import peak_rss_mb
+from fastpfrec_flwr.server.summary import peak_rss_mb
 from fastpfrec_flwr.simulation.user_metrics import FILE
 
 _PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
