@@ -1,7 +1,7 @@
 """What newcomers get: `python -m benchmarks.newcomers users | items`.
 
 `users`: a fifth of the users takes no part in the training. They are then recommended to from the first n items of theirs, with
-no training and no private vector, and their other items are the truth.
+a private vector fitted on the spot and without one, and their other items are the truth.
 
 `items`: a twentieth of the items is unknown while the model is trained. Then their rows are left as drawn, filled from what they
 are chosen with, trained alone on the devices, or trained with all others from the start, which is what they could be at best.
@@ -73,11 +73,13 @@ def figures(lists: NDArray[np.int32], truth: Histories) -> dict[str, float]:
     return {name: found[name] for name in ("ndcg@10", "ndcg@20", "hit_ratio_micro@20", "hit_rate_user@20")}
 
 
-def ranked(model: LocalModel, histories: Histories, choices: NDArray[np.bool_] | None = None) -> NDArray[np.int32]:
-    """(users, 20) rows; `choices` ((rows,) True) are all there is to rank, None for everything."""
+def ranked(
+    model: LocalModel, histories: Histories, choices: NDArray[np.bool_] | None = None, fit: bool = True
+) -> NDArray[np.int32]:
+    """(users, 20) rows; `choices` ((rows,) True) are all there is to rank, None for everything; `fit` a private vector first."""
     lists = np.full((len(histories), TOP), -1, np.int32)
     for place, history in enumerate(histories):
-        scores = model.scores(history)
+        scores = model.scores(history, model.fitted(history) if fit else None)
         if choices is not None:
             scores[~choices] = -np.inf
         best = best_rows(scores, TOP)
@@ -127,6 +129,9 @@ def users(
         rows.append(
             {"items known": known, "by": "model", "users": len(asked), **figures(ranked(model, history), truth)}
         )
+        if known:
+            plain = figures(ranked(model, history, fit=False), truth)
+            rows.append({"items known": known, "by": "model, no vector fitted", "users": len(asked), **plain})
         if known in (0, 16):
             popular = figures(by_popularity(counts, history), truth)
             rows.append({"items known": known, "by": "popularity", "users": len(asked), **popular})

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.randomness import derive_generator, stream_key, user_stream_keys
-from fastpfrec_flwr.server.strategy import simulated_assignment_key, with_key
+from fastpfrec_flwr.server.assignment import simulated_assignment_key, with_key
 from fastpfrec_flwr.trusted_node.roster import assign_nodes
 
 PHASES = ("train", "refit")

@@ -3,7 +3,7 @@
 The curious trusted node sees a client's whole upload, the curious server a node's mean. Both know the algorithm: in one local step
 a positive item moves towards the user's vector, a negative one away from it, and there are few positives that move far and many
 negatives that move little. So the rows of an upload lie along one direction, and where a row lies on it says what the item was.
-Which end of it is which, the table tells, which both know too: a user's vector is made of its items' rows, so it points their way.
+Which end of it is which, the number of negatives tells, which is in the public configuration.
 (After Yuan et al., "Interaction-level membership inference attack against federated recommender systems", WWW 2023, who
 train a shadow model on guesses to get at the same direction; with one step a round it can be read off the rows themselves.)
 """
@@ -38,21 +38,20 @@ def touched_rows(change: NDArray[np.float32], noise: NoiseLaw) -> NDArray[np.boo
     return moved
 
 
-def interaction_scores(change: NDArray[np.float32], table: NDArray[np.float32]) -> NDArray[np.float64]:
+def interaction_scores(change: NDArray[np.float32], moved: NDArray[np.bool_], negatives: float) -> NDArray[np.float64]:
     """(rows,) how much each row looks like a positive item of whoever made this change; no unit, higher is likelier.
 
-    The direction of the rows is the first eigenvector of their second moments; it points to where the rows of the table point
-    whose items moved along it, either way. Then it is pulled towards the rows that stand out on it, as a shadow model would be
-    towards its positives.
+    The direction of the rows is the first eigenvector of their second moments, turned so that the negatives lie at its far end
+    (`_points_backwards`). Then it is pulled towards the rows that stand out on it, as a shadow model would be to its positives.
 
     Parameters
     ----------
-    change : (rows, k). table : (rows, k), the same rows of the table that the change was made of.
+    change : (rows, k). moved : (rows,) what `touched_rows` says. negatives : drawn by whoever made the change.
     """
     rows = change.astype(np.float64)
     _, vectors = np.linalg.eigh(rows.T @ rows)
     along = rows @ vectors[:, -1]
-    if float((np.abs(along) @ table.astype(np.float64)) @ vectors[:, -1]) < 0:
+    if _points_backwards(along, moved, negatives):
         along = -along
     for _ in range(_REFINEMENTS):
         largest = along.max(initial=0.0)
@@ -63,6 +62,21 @@ def interaction_scores(change: NDArray[np.float32], table: NDArray[np.float32]) 
         along = rows @ (direction / max(float(np.linalg.norm(direction)), 1e-300))
     scores: NDArray[np.float64] = along / max(float(np.sqrt(np.mean(along**2))), 1e-300)
     return scores
+
+
+def _points_backwards(along: NDArray[np.float64], moved: NDArray[np.bool_], negatives: float) -> bool:
+    """Whether the positives lie at the negative end.
+
+    Where at least half of the negatives stand out from the noise, they are the end with their number of rows. Where fewer do, the
+    positives are the end whose rows move further. Where nothing does, few lie far out at one end and many near at the other.
+    """
+    ahead, behind = along[moved & (along > 0)], -along[moved & (along < 0)]
+    if len(ahead) == len(behind) == 0:
+        return bool((along**3).sum() < 0)
+    if max(len(ahead), len(behind)) >= negatives / 2:
+        return abs(len(behind) - negatives) > abs(len(ahead) - negatives)
+    strengths = [float(each.mean()) if len(each) else 0.0 for each in (ahead, behind)]
+    return strengths[1] > strengths[0]
 
 
 def over_uploads(scores: list[NDArray[np.float64]]) -> list[NDArray[np.float64]]:

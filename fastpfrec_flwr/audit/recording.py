@@ -7,6 +7,7 @@ forgotten round by round, so memory does not grow with the run.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,17 +74,16 @@ class Recorder:
         self._round = 0
         self._phase = ""
         self._parts: list[Uploads] = []
-        self._table = np.empty((0, 0), np.float32)
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer as the honest app does, and look at what leaves."""
         if message.metadata.message_type != "train":
             return honest_app(message, context)
         reply = honest_app(message, context) if self._fresh is None else self._fresh(message, context)
-        table, order = messages.decode_train(message.content, self._config.embedding_dim)
+        order = messages.decode_query(message.content)
         if (order.phase, order.server_round) != (self._phase, self._round):
             self.close_round()
-            self._phase, self._round, self._table = order.phase, order.server_round, table
+            self._phase, self._round = order.phase, order.server_round
         config = self._config
         decoded = messages.decode_uploads(
             reply, order.server_round, config.clients_per_round, self._num_items, config.upload_width,
@@ -117,14 +117,13 @@ class Recorder:
             seen = self.seen[users[nonce]]
             if self._config.upload == "dense":
                 table = points.table(client)[:, :k]
-                seen.touched.append(touched_rows(table, noise))
-                seen.upload_scores.append(interaction_scores(table, self._table))
+                moved = touched_rows(table, noise)
+                seen.touched.append(moved)
+                seen.upload_scores.append(interaction_scores(table, moved, self._config.num_negatives))
                 continue
             mine = slice(points.uploads.pointer[client], points.uploads.pointer[client + 1])
-            rows, scores = (
-                points.uploads.rows[mine],
-                interaction_scores(points.uploads.values[mine, :k], self._table[points.uploads.rows[mine]]),
-            )
+            rows, values = points.uploads.rows[mine], points.uploads.values[mine, :k]
+            scores = interaction_scores(values, np.ones(len(rows), np.bool_), self._config.num_negatives)
             touched = np.zeros(self._num_items, np.bool_)
             touched[rows] = True
             # What did not travel was not touched: it is less likely an item of the user's than anything that did.
@@ -146,9 +145,14 @@ class Recorder:
         keys = [stream_key(self._config.seed, "cover-node", self._round, node) for node in range(len(means))]
         points = MeanPoints(means, self._num_items, self._config.upload_width, np.array(keys, np.uint64))
         tables = np.concatenate([values for _, values in points.blocks()], axis=1)[:, :, :k]
-        surprises = node_surprises(
-            np.stack([interaction_scores(each.astype(np.float32), self._table) for each in tables])
-        )
+        missed = 1.0 - min(self._config.num_negatives / self._num_items, 1.0)
+        scores = []
+        for mean, table in zip(means, tables, strict=True):
+            noise = NoiseLaw(mean.noise_kind, self._config.effective_noise_scale / math.sqrt(mean.clients))
+            # Rows that at least one of the node's clients draws as a negative.
+            negatives = self._num_items * (1.0 - missed**mean.clients)
+            scores.append(interaction_scores(table, touched_rows(table.astype(np.float32), noise), negatives))
+        surprises = node_surprises(np.stack(scores))
         for mean, row in zip(means, surprises, strict=True):
             for nonce in listening.nonces_behind(mean):
                 if nonce in users:

@@ -22,6 +22,7 @@ from fastpfrec_flwr.audit.recording import Recorder
 from fastpfrec_flwr.client.app import split_settings
 from fastpfrec_flwr.config import RunConfig, parse_run_config
 from fastpfrec_flwr.data import Split, prepare
+from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.accountant import Cost, compose
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import DEFAULT_DELTA, Setting
@@ -134,9 +135,10 @@ def _run(
         paths = {"output-dir": str(Path(folder) / "run"), "state-dir": str(Path(folder) / "state")}
         config = parse_run_config({**protection.applied_to(base).to_flat_dict(), **paths})
         recorder = Recorder(config, users, split.num_items, Path(folder) / "fresh" if protection.fresh else None)
-        with redirect_stdout(StringIO()):
+        # Many small products: threads would wait for each other longer than they work.
+        with redirect_stdout(StringIO()), one_thread_products():
             simulate(config.to_flat_dict(), 1, cast(ClientApp, recorder))
-        recorder.close_round()
+            recorder.close_round()
     ledger = build_ledger(Setting(config, split.num_users, split.num_items))
     observer = "trusted node" if any(line.observer == "trusted node" for line in ledger.lines) else "server"
     return Audited(

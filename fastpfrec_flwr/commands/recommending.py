@@ -47,6 +47,9 @@ def recommend(
     state_dir: Annotated[
         Path | None, typer.Option(help="The device's state folder: its private vector then has a say.")
     ] = None,
+    fit: Annotated[
+        bool, typer.Option(help="Without a state: fit a private vector to the history, on this machine.")
+    ] = True,
     user_number: Annotated[
         int | None, typer.Option(help="Number of the user in the state, where it holds several.")
     ] = None,
@@ -68,7 +71,7 @@ def recommend(
         private = None
         if state_dir is not None:
             private = private_vector(state_dir, _state_id(recommender), user_number)
-        found = recommender.recommend(chosen, top, private, read_history(without) if without else ())
+        found = recommender.recommend(chosen, top, private, read_history(without) if without else (), fit)
     if found.unknown:
         typer.echo(f"note: {found.unknown} of {found.known + found.unknown} items are not in the catalogue", err=True)
     if not found.known:

@@ -63,6 +63,6 @@ def usable_content(reply: Message) -> RecordDict:
         raise RefusedError(f"client failed (code {reply.error.code}): {lines[-1] if lines else 'no reason given'}")
     content: RecordDict = reply.content
     if "refusal" in content:
-        reason = record_of(content, "refusal", ConfigRecord).get("reason", "no reason given")
-        raise RefusedError(str(reason))
+        reason = record_of(content, "refusal", ConfigRecord).get("reason")
+        raise RefusedError(reason if isinstance(reason, str) and reason.strip() else "client refused: no reason given")
     return content

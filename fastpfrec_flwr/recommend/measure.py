@@ -1,7 +1,7 @@
 """What a model is worth to the users of a data set, through the very API that recommends: the metrics of an evaluation, recomputed.
 
-The devices of a run rank with their private vectors; here everybody is a user without one, as somebody new is. So the figures stand
-a little beside those of `summary.json`, and differences between exports are exact.
+The devices of a run rank with the private vectors that they trained; here everybody is a newcomer, whose vector is fitted to the
+history on the spot. So the figures stand a little beside those of `summary.json`, and differences between exports are exact.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def measure(
     refit: bool = False,
     histories: Sequence[NDArray[np.int64]] | None = None,
     privates: NDArray[np.float32] | None = None,
+    fit: bool = True,
 ) -> Quality:
     """Rank the unseen items of `users` and hold them against their test items, as `client.node.Node.evaluate` does.
 
@@ -62,6 +63,7 @@ def measure(
     ----------
     refit : the model learned from validation items too, so they are part of the history. histories : (users,) rows to recommend
         from instead; what the user has seen is left out of the lists all the same. privates : (users, k) p_u.
+    fit : without those, fit one to each history, as a newcomer's recommender does.
 
     Raises
     ------
@@ -77,7 +79,8 @@ def measure(
         history = seen if refit else split.train.row(user).astype(np.int64)
         if histories is not None:
             history = histories[place]
-        scores = scorer.scores(history, None if privates is None else privates[place])
+        own = privates[place] if privates is not None else scorer.fitted(history) if fit else None
+        scores = scorer.scores(history, own)
         scores[seen] = -np.inf
         best = best_rows(scores, TOP)
         lists[place, : len(best)] = best

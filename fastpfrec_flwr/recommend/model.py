@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.model.linear import LinearForm, popularity_bias, row_norms, weights_of_norms
 from fastpfrec_flwr.recommend.errors import ModelError
+from fastpfrec_flwr.recommend.fitting import fitted_vector
 
 
 class Scorer(Protocol):
@@ -35,6 +36,9 @@ class Scorer(Protocol):
         ----------
         rows : (n,) of the history, distinct. private : (k,) p_u, where the device has one; None = zero, as for a new user.
         """
+
+    def fitted(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """(k,) a private vector for a history, see `fitting`; None where there is nothing to fit, or the model cannot."""
 
 
 @dataclass(frozen=True)
@@ -89,13 +93,16 @@ class LocalModel:
 
     @cached_property
     def stranger(self) -> NDArray[np.float32]:
-        """(rows,) scores for somebody without a history: the rows' lengths, and the popularity's share.
+        """(rows,) scores for somebody without a history: against the mean row, and the popularity's share.
 
-        Nobody's counts are needed: a popular item is trained by more users and ends with a longer row. No vector would do: the
-        mean row, say, points where nobody is (docs/recommend.md has the figures). Where rows are kept at unit length and no
-        counts are sent, nothing is known about anything, and the order is that of the rows.
+        Most items are in the tail. As negatives they are pushed away from the users, so their mean points away from the mean user,
+        and its opposite ranks about as well as counts would, which nobody has (docs/recommend.md has the figures; the rows'
+        lengths do not do: noise makes long rows of items that few train).
         """
-        scores: NDArray[np.float32] = row_norms(self.table).astype(np.float32) + self.bias
+        vector = -self.table[: self.catalogue.num_items].mean(axis=0)
+        if self.form.unit_users:
+            vector /= np.maximum(np.linalg.norm(vector), np.float32(1e-12))
+        scores: NDArray[np.float32] = np.einsum("ij,j->i", self.table, vector) + self.bias
         return scores
 
     def user_vector(self, rows: NDArray[np.int64], private: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
@@ -121,6 +128,10 @@ class LocalModel:
         scores += self.bias
         scores[rows] = -np.inf
         return scores
+
+    def fitted(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """See `Scorer`."""
+        return fitted_vector(self.table, self.weights, self.form, rows, self.catalogue.num_items)
 
 
 def best_rows(scores: NDArray[np.float32], k: int) -> NDArray[np.int64]:

@@ -158,6 +158,10 @@ class OnnxScorer:
             raise ModelError(f"{path}: has {own.label}, the catalogue file is {catalogue.label}; give the model's own")
         return replace(scorer, catalogue=catalogue)
 
+    def fitted(self, rows: NDArray[np.int64]) -> None:
+        """The graph ranks and does not fit: a vector has to come from elsewhere (`fitting.fitted_vector`)."""
+        return
+
     def scores(self, rows: NDArray[np.int64], private: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """See `model.Scorer`."""
         inputs: dict[str, Any] = {"history": np.asarray(rows, np.int64)}

@@ -90,6 +90,7 @@ class Recommender:
         k: int = 10,
         private: NDArray[np.float32] | None = None,
         without: Iterable[str] = (),
+        fit: bool = True,
     ) -> Recommendations:
         """The best items for somebody who has chosen `history`.
 
@@ -97,7 +98,8 @@ class Recommender:
         ----------
         history : ids; those that the catalogue does not have are counted and passed over. They are never recommended again. An
             empty one gives what suits most people.
-        k : how many. private : (k,) the device's private vector, where it has trained.
+        k : how many. private : (k,) the device's private vector, where it has trained. fit : without one, fit one to the history
+            on the spot; False ranks by the history's rows alone.
         without : further ids to leave out, that say nothing of the user's taste (out of stock, say).
 
         Raises
@@ -107,7 +109,10 @@ class Recommender:
         if k < 1:
             raise ModelError(f"the number of recommendations must be >= 1, got {k}")
         mapped = self.catalogue.rows_of(str(each) for each in history)
-        scores = self.model.scores(np.array(mapped.rows, np.int64), private)
+        rows = np.array(mapped.rows, np.int64)
+        if private is None and fit:
+            private = self.model.fitted(rows)
+        scores = self.model.scores(rows, private)
         scores[self.catalogue.rows_of(str(each) for each in without).rows] = -np.inf
         ids, catalogue = self.catalogue.ids, self.catalogue
         items = tuple(

@@ -10,6 +10,7 @@ from fastpfrec_flwr.report import attack_tables, cost_tables, metric_tables, plo
 from fastpfrec_flwr.report import numbers as show
 from fastpfrec_flwr.report.drawing import Plot
 from fastpfrec_flwr.report.errors import ReportError
+from fastpfrec_flwr.report.node_tables import nodes_table
 from fastpfrec_flwr.report.reading import Run
 from fastpfrec_flwr.report.results import SHOWN, Results
 from fastpfrec_flwr.report.study import Study
@@ -76,6 +77,8 @@ def chapter_of(study: Study) -> Chapter:
             sections.append(Section("noise", noise.title, (), (noise,), (cost_tables.privacy_table(results),)))
         for table in (cost_tables.time_table(study), cost_tables.check_table(study)):
             sections.append(Section(table.key, table.title, tables=(table,)))
+        if (nodes := nodes_table(study)) is not None:
+            sections.append(Section(nodes.key, nodes.title, tables=(nodes,)))
     if (unfinished := _unfinished(study)) is not None:
         sections.append(Section("unfinished", unfinished.title, tables=(unfinished,)))
     return Chapter(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
+from fastpfrec_flwr.server.posterior import PosteriorStep
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steps import ServerStep, build_step
@@ -134,6 +136,15 @@ def build_tier(
     )
 
 
+def build_server_step(config: RunConfig, threads: int) -> ServerStep:
+    """What becomes of the average."""
+    if config.server_step == "posterior":
+        # Every client's noise has the same size, whatever node it is in.
+        deviation = config.noise_deviation / math.sqrt(config.clients_per_round)
+        return PosteriorStep(deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent)
+    return build_step(config, threads)
+
+
 def build_strategy(
     config: RunConfig,
     folder: RunFolder | None = None,
@@ -154,7 +165,7 @@ def build_strategy(
     return make_rounds(
         config,
         around.tier(build_tier(config, threads, roster, around)),
-        around.step(build_step(config, threads)),
+        around.step(build_server_step(config, threads)),
         folder,
         threads,
         around.server_aggregator(build_server_aggregator(config)),

@@ -56,6 +56,20 @@ class SuperNodes:
             counts[i] += 1
         return [min(count, each.users) for count, each in zip(counts, self.descriptions, strict=True)]
 
+    def most_uploads(self, clients: int) -> dict[int, int]:
+        """Node id -> most uploads that its reply may bring: what it was asked for, and no more than the users that it has.
+
+        Without this one SuperNode could stand in for all clients of a round.
+        """
+        return {
+            node: min(share, each.users)
+            for node, share, each in zip(self.ids, self.shares(clients), self.descriptions, strict=True)
+        }
+
+    def users_of(self, node: int) -> int:
+        """Users that a SuperNode says it has; 0 of one that does not take part."""
+        return self.descriptions[self.ids.index(node)].users if node in self.ids else 0
+
 
 class Exchange:
     """Sends messages and yields the replies as they arrive, until all are there or the time is over.
@@ -76,45 +90,62 @@ class Exchange:
         """Send `outgoing`; `timeout` in seconds from when it is sent."""
         sent = list(outgoing)
         waiting = dict(zip(grid.push_messages(sent), sent, strict=True))
+        errors: dict[str, str] = {}
         deadline = time.monotonic() + timeout
         pause = 0.005
         while waiting:
             asked = time.monotonic()
-            arrived = self._pull(grid, waiting)
-            for reply in arrived:
-                waiting.pop(reply.metadata.reply_to_message_id, None)
-                yield reply
+            arrived = self._pull(grid, waiting, errors)
+            yield from arrived
             if time.monotonic() >= deadline:
                 break
             if waiting and not arrived:
                 # As long as asking took: a thousand devices are a thousand questions.
                 time.sleep(max(pause, time.monotonic() - asked))
                 pause = min(pause * 1.5, 0.1)
-        for message in waiting.values():
-            yield _failed(message, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no answer within {timeout:g} s")
+        for message_id, message in waiting.items():
+            yield _failed(message, errors.get(message_id, f"no answer within {timeout:g} s"))
 
-    def _pull(self, grid: Grid, waiting: dict[str, Message]) -> list[Message]:
+    def _pull(self, grid: Grid, waiting: dict[str, Message], errors: dict[str, str]) -> list[Message]:
+        """Take what has arrived out of `waiting`; `errors` keeps what Flower said of single messages."""
         if not self._one_by_one:
             try:
-                return list(grid.pull_messages(waiting))
+                arrived = list(grid.pull_messages(list(waiting)))
             except Exception as error:
                 # Whoever sent it cannot be told apart from those whose replies it took along: Flower says which are gone.
                 self._one_by_one = True
                 _LOG.warning(
                     "a reply could not be read (%s); from here on they are pulled one by one", one_line(str(error))
                 )
-        arrived: list[Message] = []
-        for message_id in list(waiting):
+            else:
+                for reply in arrived:
+                    _signed(reply, waiting.pop(reply.metadata.reply_to_message_id, None))
+                return arrived
+        arrived = []
+        for message_id, message in list(waiting.items()):
             try:
-                arrived += grid.pull_messages([message_id])
+                replies = list(grid.pull_messages([message_id]))
             except Exception as error:
-                reason = f"reply cannot be read: {type(error).__name__}: {error}"
-                arrived.append(_failed(waiting.pop(message_id), ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason))
+                # Gone, or only late, as when the SuperLink cannot be reached: asked again, Flower says which.
+                errors.setdefault(message_id, f"reply cannot be read: {type(error).__name__}: {error}")
+                continue
+            if not replies:
+                continue
+            unreadable = message_id in errors and replies[0].has_error()
+            arrived += [_failed(message, errors[message_id]) if unreadable else _signed(replies[0], message)]
+            del waiting[message_id]
         return arrived
 
 
-def _failed(message: Message, code: int, reason: str) -> Message:
-    return Message(Error(code=code, reason=reason), reply_to=message)
+def _signed(reply: Message, message: Message | None) -> Message:
+    """A reply that names as its sender whoever was asked: what a device writes there itself proves nothing."""
+    if message is not None:
+        reply.metadata.__dict__["_src_node_id"] = message.metadata.dst_node_id
+    return reply
+
+
+def _failed(message: Message, reason: str) -> Message:
+    return Message(Error(code=ErrorCode.REPLY_MESSAGE_UNAVAILABLE, reason=reason), reply_to=message)
 
 
 def exchange(grid: Grid, outgoing: Iterable[Message], timeout: float) -> Iterator[Message]:

@@ -22,7 +22,6 @@ from fastpfrec_flwr.messages.secure import Group, Parcels
 from fastpfrec_flwr.privacy.masking import group_threshold
 from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask
 from fastpfrec_flwr.randomness import derive_generator
-from fastpfrec_flwr.server.nodes import exchange
 from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
@@ -100,7 +99,7 @@ class SecureFastPFRec(FastPFRec):
     ) -> Iterator[tuple[int, Message]]:
         """One exchange: (SuperNode, reply) as they arrive."""
         outgoing = [Message(content, node, f"train.{action}") for node, content in contents.items()]
-        for reply in exchange(grid, outgoing, self._config.round_timeout):
+        for reply in self._exchange(grid, outgoing, self._config.round_timeout):
             yield reply.metadata.src_node_id, reply
 
     def _hellos(self, grid: Grid, orders: dict[int, Order], sums: _Sums) -> dict[int, Hello]:

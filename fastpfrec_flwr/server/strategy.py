@@ -7,7 +7,6 @@ server step and blend.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,8 +25,8 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
+from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
 from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
 from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
@@ -177,15 +176,15 @@ class FastPFRec(Strategy):
         reports: list[TrainReport] = []
         refused: list[str] = []
         nonces: set[int] = set()
-        most = min(self._clients_wanted, max(self._nodes.num_users, 1))
+        most = self._nodes.most_uploads(self._clients_wanted)
         version = self.order(server_round).table_version
-        key = self._assignment_key(server_round)
+        key = assignment_key(self._config, self._nodes.deployed, self._phase, server_round)
         for reply in replies:
             try:
                 decoded = messages.decode_uploads(
                     reply,
                     server_round,
-                    most,
+                    most.get(reply.metadata.src_node_id, 0),
                     len(table),
                     self._config.upload_width,
                     0.0 if self._nodes.deployed else self._cover_scale,
@@ -198,7 +197,7 @@ class FastPFRec(Strategy):
                 refused.append(str(error))
                 continue
             refused += decoded.refused
-            fresh = _with_key(self._fresh(decoded.uploads, nonces, refused), key)
+            fresh = with_keyed_nonces(self._fresh(decoded.uploads, nonces, refused), key)
             reports.append(decoded.report)
             if fresh.num_clients:
                 parts.append(fresh)
@@ -214,16 +213,6 @@ class FastPFRec(Strategy):
             }
         )
         return (self.encode_model() if self.outcome.moved else None), counts
-
-    def _assignment_key(self, server_round: int) -> int | None:
-        """What the round's nonces are mixed with before they draw a node; None leaves them as they are.
-
-        A client that lies may choose its nonce, and colluding clients would gather in one node. This key is made once all of them
-        have been asked, and no client learns it.
-        """
-        if self._nodes.deployed:
-            return secrets.randbits(64)
-        return simulated_assignment_key(self._config, self._phase, server_round)
 
     @property
     def _cover_scale(self) -> float:
@@ -342,7 +331,11 @@ class FastPFRec(Strategy):
         total: dict[str, MetricSums] = {}
         for reply in replies:
             try:
-                for part, sums in messages.decode_metric_sums(reply).items():
+                held = self._nodes.users_of(reply.metadata.src_node_id)
+                decoded = messages.decode_metric_sums(reply)
+                if any(sums.users > held for sums in decoded.values()):
+                    raise RefusedError(f"evaluate reply: figures of more users than the SuperNode has ({held})")
+                for part, sums in decoded.items():
                     total[part] = total.get(part, MetricSums.zero()) + sums
             except RefusedError as error:
                 self.evaluation_refused.append(str(error))
@@ -388,20 +381,3 @@ class FastPFRec(Strategy):
                 "set num-rounds, round-timeout and evaluate-every there"
             )
         return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
-
-
-def simulated_assignment_key(config: RunConfig, phase: str, server_round: int) -> int | None:
-    """In a simulation the key of a round comes from the seed; None where nonces are left as they are."""
-    return stream_key(config.seed, "assignment", phase, server_round) if config.secret_assignment else None
-
-
-def with_key(nonces: NDArray[np.uint64], key: int | None) -> NDArray[np.uint64]:
-    """(clients,) nonces with a key mixed in: a bijection, so different ones stay different."""
-    return nonces if key is None else user_stream_keys(key, nonces.view(np.int64))
-
-
-def _with_key(uploads: Uploads, key: int | None) -> Uploads:
-    if key is None:
-        return uploads
-    mixed = replace(uploads, nonces=with_key(uploads.nonces, key))
-    return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)

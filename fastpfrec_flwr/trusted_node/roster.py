@@ -24,7 +24,7 @@ def assign_nodes(nonces: NDArray[np.uint64], num_nodes: int) -> NDArray[np.int64
     """(clients,) the node of each upload, uniform: a function of the nonce alone, which an honest client draws at random.
 
     A client that lies can pick its nonce. So that it cannot pick its node, the server mixes a key of the round into all nonces
-    before they come here (`server.strategy`).
+    before they come here (`server.assignment`).
     """
     mixed = user_stream_keys(0, nonces.view(np.int64)) >> np.uint64(32)
     return ((mixed * np.uint64(num_nodes)) >> np.uint64(32)).astype(np.int64)
@@ -149,15 +149,23 @@ class Failures:
 
     def down(self, server_round: int) -> frozenset[int]:
         """Nodes that are not there at the end of a round (from 1)."""
-        if server_round < 1:
+        return self._gone(server_round, server_round)
+
+    def away(self, server_round: int) -> frozenset[int]:
+        """Nodes that are not there from its beginning, because they failed in an earlier round."""
+        return self._gone(server_round, server_round - 1)
+
+    def _gone(self, server_round: int, newest: int) -> frozenset[int]:
+        """Nodes that a failure up to round `newest` keeps out of a round."""
+        if newest < 1:
             return frozenset()
         gone: set[int] = set()
-        if self.fixed and self.start <= server_round and (not self.rounds or server_round < self.start + self.rounds):
+        if self.fixed and self.start <= newest and (not self.rounds or server_round < self.start + self.rounds):
             order = derive_generator(self.seed, "failed-nodes").permutation(self.num_nodes)
             gone.update(order[: self.fixed].tolist())
         if self.probability > 0:
             first = max(server_round - self.rounds + 1, 1) if self.rounds else 1
-            rounds = np.arange(first, server_round + 1, dtype=np.int64)
+            rounds = np.arange(first, newest + 1, dtype=np.int64)
             for node in range(self.num_nodes):
                 # The upper 53 bits as a number in [0, 1).
                 draws = user_stream_keys(stream_key(self.seed, "node-failure", node), rounds) >> np.uint64(11)
@@ -181,6 +189,7 @@ class Attendances:
         self._reassignment = reassignment
         self._quarantine_rounds = quarantine_rounds
         self._until: dict[int, int] = {}
+        self._sent: list[str] = []
         self._attendance = Attendance()
 
     def __repr__(self) -> str:
@@ -203,7 +212,8 @@ class Attendances:
     def assign(self, nonces: list[NDArray[np.uint64]], num_nodes: int, server_round: int) -> list[NDArray[np.int64]]:
         """See `Roster`."""
         before, now = self._failures.down(server_round - 1), self._failures.down(server_round)
-        failing, away = now - before, now & before
+        away = self._failures.away(server_round)
+        failing = now - away
         quarantined = {node for node, last in self._until.items() if last >= server_round}
         released = set(self._until) - quarantined
         # A node that fails in this round is among those that uploads are sent to; only then does anybody notice.
@@ -258,12 +268,15 @@ class Attendances:
         """See `Roster`."""
         # Those whose last round this was are kept until the next one has said that they are back.
         self._until = {node: last for node, last in self._until.items() if last >= server_round}
-        if self._quarantine_rounds:
-            self._until |= dict.fromkeys(nodes, server_round + self._quarantine_rounds)
+        self._sent = []
+        if self._quarantine_rounds and nodes:
+            last = server_round + self._quarantine_rounds
+            self._until |= dict.fromkeys(nodes, last)
+            self._sent = [f"{_nodes(nodes)} isolated, in quarantine up to round {last}"]
 
     def sentences(self) -> list[str]:
         """See `Roster`."""
-        return self._attendance.sentences(self._failures.moment)
+        return [*self._attendance.sentences(self._failures.moment), *self._sent]
 
 
 def _second_draw(nonces: NDArray[np.uint64], num_nodes: int, purpose: str) -> NDArray[np.int64]:

@@ -24,8 +24,7 @@ ITEMS, K = 500, 16
 
 
 def upload(generator, own, negatives=100, strength=1.0):
-    """A change as one local step makes it, and its table: own rows go along the user's direction, which the table's own rows
-    already share a little, and many negatives a little against it."""
+    """A change as one local step makes it: own rows along the user's direction, many negatives a little against it."""
     direction = generator.normal(size=K)
     direction /= np.linalg.norm(direction)
     change = np.zeros((ITEMS, K), np.float32)
@@ -33,9 +32,11 @@ def upload(generator, own, negatives=100, strength=1.0):
     others = np.setdiff1d(np.arange(ITEMS), own)
     drawn = generator.choice(others, negatives, replace=False)
     change[drawn] = -0.1 * strength * generator.uniform(0.5, 1, (negatives, 1)) * direction
-    table = generator.normal(0, 0.1, (ITEMS, K))
-    table[own] += 0.1 * direction
-    return change, table.astype(np.float32)
+    return change
+
+
+def scores_of(change, moved=None, negatives=100):
+    return interaction_scores(change, (change != 0).any(axis=1) if moved is None else moved, negatives)
 
 
 def truth_of(own):
@@ -90,19 +91,19 @@ def test_noise_alone_touches_hardly_anything(kind, draw):
 def test_items_are_read_off_an_upload(scale, least):
     generator = np.random.default_rng(2)
     own = generator.choice(ITEMS, 25, replace=False)
-    change, table = upload(generator, own)
-    scores = interaction_scores(change + generator.laplace(0, max(scale, 1e-12), (ITEMS, K)).astype(np.float32), table)
+    change = upload(generator, own) + generator.laplace(0, max(scale, 1e-12), (ITEMS, K)).astype(np.float32)
+    scores = scores_of(change, touched_rows(change, NoiseLaw("laplace", scale + 1e-12)))
     assert auc(scores, truth_of(own)) >= least
     assert precision_at_truth(scores, truth_of(own)) >= least - 0.1
 
 
 def test_scores_depend_neither_on_size_nor_on_where_the_user_points():
     generator = np.random.default_rng(3)
-    change, table = upload(generator, np.arange(20))
-    scores = interaction_scores(change, table)
-    np.testing.assert_allclose(interaction_scores(change * np.float32(7), table), scores, rtol=1e-4, atol=1e-5)
+    change = upload(generator, np.arange(20))
+    scores = scores_of(change)
+    np.testing.assert_allclose(scores_of(change * np.float32(7)), scores, rtol=1e-4, atol=1e-5)
     turned = np.linalg.qr(generator.normal(size=(K, K)))[0].astype(np.float32)
-    np.testing.assert_allclose(interaction_scores(change @ turned, table @ turned), scores, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(scores_of(change @ turned), scores, rtol=1e-3, atol=1e-4)
     assert np.sqrt(np.mean(scores**2)) == pytest.approx(1)
 
 
@@ -112,12 +113,10 @@ def test_pure_noise_tells_nothing_and_more_uploads_tell_more():
     for _ in range(60):
         own = generator.choice(ITEMS, 25, replace=False)
         truth = truth_of(own)
-        uploads = [upload(generator, own) for _ in range(8)]
         noise = generator.normal(0, 0.15, (9, ITEMS, K)).astype(np.float32)
-        blind.append(auc(interaction_scores(noise[8], uploads[0][1]), truth))
-        noisy = [
-            interaction_scores(change + each, table) for (change, table), each in zip(uploads, noise, strict=False)
-        ]
+        blind.append(auc(scores_of(noise[8], np.zeros(ITEMS, np.bool_)), truth))
+        changes = [upload(generator, own) + each for each in noise[:8]]
+        noisy = [scores_of(change, touched_rows(change, NoiseLaw("gaussian", 0.15))) for change in changes]
         sums = over_uploads(noisy)
         one.append(auc(sums[0], truth))
         all_of_them.append(auc(sums[-1], truth))
@@ -125,10 +124,31 @@ def test_pure_noise_tells_nothing_and_more_uploads_tell_more():
     assert 0.55 < np.mean(one) < np.mean(all_of_them)
 
 
+def test_many_items_moved_as_far_as_the_negatives_are_told_by_their_number():
+    """Sixty items against 100 negatives that move just as far: nothing but the count says which end is which."""
+    generator = np.random.default_rng(5)
+    own = generator.choice(ITEMS, 60, replace=False)
+    change = upload(generator, own)
+    change /= np.maximum(np.linalg.norm(change, axis=1, keepdims=True), 1e-9)
+    assert auc(scores_of(change), truth_of(own)) == 1.0
+    assert auc(scores_of(-change), truth_of(own)) == 1.0
+    assert auc(scores_of(change, negatives=60), truth_of(own)) < 0.1
+
+
+def test_where_noise_hides_the_negatives_what_stands_out_are_the_positives():
+    generator = np.random.default_rng(6)
+    found = []
+    for _ in range(10):
+        own = generator.choice(ITEMS, 20, replace=False)
+        change = upload(generator, own, strength=4.0) + generator.normal(0, 0.4, (ITEMS, K)).astype(np.float32)
+        moved = touched_rows(change, NoiseLaw("gaussian", 0.4))
+        assert moved.sum() < 40
+        found.append(auc(scores_of(change, moved), truth_of(own)))
+    assert min(found) > 0.9
+
+
 def test_an_empty_upload_scores_nothing():
-    np.testing.assert_array_equal(
-        interaction_scores(np.zeros((5, 3), np.float32), np.ones((5, 3), np.float32)), np.zeros(5)
-    )
+    np.testing.assert_array_equal(scores_of(np.zeros((5, 3), np.float32)), np.zeros(5))
 
 
 def test_what_is_popular_everywhere_is_no_surprise():

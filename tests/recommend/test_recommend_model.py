@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,9 @@ from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.encoders import build_encoder
 from fastpfrec_flwr.model.linear import LinearForm, linear_form, popularity_bias
+from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.recommend import LocalModel, ModelError, Recommender
+from fastpfrec_flwr.recommend.fitting import L2, LEARNING_RATE, NUM_NEGATIVES, fitted_vector
 from fastpfrec_flwr.recommend.model import best_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,12 +41,50 @@ def test_scores_by_hand():
     np.testing.assert_allclose(scores[[2, 3]], [share * 11 - 1, share - 2], rtol=1e-6)
 
 
-def test_a_stranger_gets_the_longest_rows():
+def test_a_stranger_gets_what_is_unlike_the_mean_row():
     model = LocalModel(TABLE, PLAIN, catalogue(4, reserved=1))
-    np.testing.assert_allclose(model.scores(np.empty(0, np.int64)), [1, 2, 5, np.sqrt(2), -np.inf], rtol=1e-6)
-    assert [each.item for each in Recommender(model).recommend([], 9).items] == ["i2", "i1", "i3", "i0"]
-    counted = LocalModel(TABLE, PLAIN._replace(popularity_weight=2.0), catalogue(5), np.array([np.e**9, 1, 1, 1, 1]))
-    assert [each.item for each in Recommender(counted).recommend(["who"], 2).items] == ["i0", "i4"]
+    # mean of the four rows = (0.75, 1.75)
+    np.testing.assert_allclose(model.scores(np.empty(0, np.int64)), [-0.75, -3.5, -9.25, -1, -np.inf], rtol=1e-6)
+    assert [each.item for each in Recommender(model).recommend([], 9).items] == ["i0", "i3", "i1", "i2"]
+    counted = LocalModel(TABLE, PLAIN._replace(popularity_weight=2.0), catalogue(5), np.array([1, np.e**9, 1, 1, 1]))
+    # mean = (2.4, 3.2): -2.4, -6.4 + 18, -20, -0.8, -50.4
+    assert [each.item for each in Recommender(counted).recommend(["who"], 2).items] == ["i1", "i3"]
+
+
+def test_a_fitted_vector_takes_the_steps_of_the_loss():
+    """Against torch's own gradients of the documented loss, with the same negatives."""
+    generator = np.random.default_rng(3)
+    table = generator.normal(0, 0.5, (40, 8)).astype(np.float32)
+    rows, form = np.array([3, 7, 21, 30]), LinearForm(0.25, 0.75, 1.0, False, 0.0)
+    model = LocalModel(table, form, catalogue(38, reserved=2))
+    draws, free = derive_generator(0, "local fit", 4), np.setdiff1d(np.arange(38), rows)
+    p = torch.zeros(8)
+    negatives = torch.tensor(table)[free[draws.integers(0, len(free), NUM_NEGATIVES)]]
+    rows_t, weights = torch.tensor(table), torch.tensor(model.weights)
+    for _ in range(3):
+        p.requires_grad_()
+        weighted = weights[rows, None] * rows_t[rows]
+        users = 0.25 * p + 0.75 / 3**0.5 * (weighted.sum(0) - weighted)
+        margin = (users * rows_t[rows]).sum(1, keepdim=True) - users @ negatives.T
+        loss = -torch.nn.functional.logsigmoid(margin).mean(1).sum() + L2 / 2 * (p**2).sum()
+        (gradient,) = torch.autograd.grad(loss, p)
+        p = (p - LEARNING_RATE * gradient).detach()
+    got = fitted_vector(table, model.weights, form, rows, 38, steps=3)
+    np.testing.assert_allclose(got, p.numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(model.fitted(rows), model.fitted(rows))
+
+
+@pytest.mark.parametrize(
+    ("rows", "form"),
+    [
+        ([], PLAIN),
+        ([0, 1, 2, 3], PLAIN),
+        ([0], PLAIN._replace(user_weight=0.0)),
+        ([0], PLAIN._replace(unit_users=True)),
+    ],
+)
+def test_where_there_is_nothing_to_fit(rows, form):
+    assert LocalModel(TABLE, form, catalogue(4, reserved=1)).fitted(np.array(rows, np.int64)) is None
 
 
 def test_cosine_users_and_popularity_by_hand():
@@ -56,7 +97,7 @@ def test_cosine_users_and_popularity_by_hand():
 
 def test_recommendations_leave_out_what_was_seen_and_count_the_unknown():
     model = LocalModel(TABLE, PLAIN, Catalogue(("a", "b", "c", "d", "e"), titles={"e": "Eee"}))
-    found = Recommender(model).recommend(["a", "who", "a", "what"], k=10, without=["c", "nobody"])
+    found = Recommender(model).recommend(["a", "who", "a", "what"], k=10, without=["c", "nobody"], fit=False)
     assert (found.known, found.unknown) == (1, 2)
     assert [each.item for each in found.items] == ["e", "b", "d"]
     assert [each.rank for each in found.items] == [1, 2, 3]

@@ -124,7 +124,9 @@ def test_recommend_as_table_json_and_csv(run, tmp_path):
 def test_recommend_with_the_devices_vector(run):
     state = run.folder.parent / "state"
     arguments = ("recommend", "-m", run.folder, "--items", "3,5", "--format", "json")
-    plain = json.loads(call(*arguments).stdout)
+    plain = json.loads(call(*arguments, "--no-fit").stdout)
+    fitted = json.loads(call(*arguments).stdout)
+    assert [each["score"] for each in plain["items"]] != [each["score"] for each in fitted["items"]]
     own = json.loads(call(*arguments, "--state-dir", state, "--user-number", 0).stdout)
     assert [each["score"] for each in plain["items"]] != [each["score"] for each in own["items"]]
 

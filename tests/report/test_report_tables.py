@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fastpfrec_flwr.report import cost_tables, metric_tables
 from fastpfrec_flwr.report import numbers as show
+from fastpfrec_flwr.report.node_tables import nodes_table
 from fastpfrec_flwr.report.results import Results
 from fastpfrec_flwr.report.study import read_all, read_study
 from fastpfrec_flwr.report.tables import Cell, Column, Table, number, words
@@ -210,6 +211,27 @@ def test_the_check_without_attackers(study):
     assert float(line["isolated_share"]) == pytest.approx(128 / 10240)
     assert "attackers_isolated" not in line
     assert "false alarms" in table.notes[0]
+
+
+def test_nodes_that_failed(tmp_path, study):
+    assert nodes_table(study) is None, "no run had failures"
+    folder = write_run(tmp_path / "run", "a", 1, 0.3)
+    summary = {**read_all([folder])[0].runs[0].summary}
+    summary["clients"] = {**summary["clients"], "lost": 512, "reassigned": 1200}
+    summary["nodes"] = {"failures": 3, "rounds_away": 60, "rounds_quarantined": 4, "rounds_without_any": 2}
+    write_json(folder / "summary.json", summary)
+    (line,) = lines_of(nodes_table(read_all([folder])[0]))
+    names = (
+        "failures",
+        "node_rounds_away",
+        "node_rounds_in_quarantine",
+        "rounds_without_a_node",
+        "uploads",
+        "sent_to_another_node",
+        "lost",
+    )
+    assert [int(line[name]) for name in names] == [3, 60, 4, 2, 5120, 1200, 512]
+    assert float(line["share_lost"]) == pytest.approx(0.1)
 
 
 def test_the_check_with_attackers(tmp_path):

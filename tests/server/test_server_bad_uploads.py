@@ -6,10 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord, Message
 from flwr.proto.recorddict_pb2 import MetricRecord as ProtoMetricRecord
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import default_values, parse_run_config
+from fastpfrec_flwr.evaluation.metrics import MetricSums
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes
 from fastpfrec_flwr.server.steps import ServerState
@@ -135,6 +137,23 @@ def test_bytes_that_flower_cannot_read_cost_one_client(kind, tamper):
     assert strategy.state.item_table.tobytes() == without_the_liar(2)
 
 
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_a_superlink_that_cannot_be_reached_for_a_moment_costs_nobody(one_by_one):
+    class Shaky(WireGrid):
+        calls = 0
+
+        def pull_messages(self, message_ids):
+            self.calls += 1
+            if self.calls % 3:
+                raise ConnectionError("try again")
+            return super().pull_messages(message_ids)
+
+    strategy, grid = a_strategy(), Shaky(Cohort({}), CLIENTS, {})
+    strategy._exchange = Exchange(one_by_one)
+    outcome = strategy.run_round(grid, 1)
+    assert (outcome.trained, outcome.refused) == (CLIENTS, [])
+
+
 def test_a_header_of_10_12_rows_allocates_nothing():
     for name in ("npy header of 10^12 rows", "npy header of 10^12 row ids", "count of 10^12"):
         strategy, grid = a_strategy(), a_grid({LIAR: spoiled(BAD[name][0])})
@@ -153,6 +172,45 @@ def test_a_duplicate_costs_one_client():
 
     strategy = a_strategy()
     assert_cost_one(strategy, strategy.run_round(a_grid({LIAR: copies}), 1), "^upload came twice")
+
+
+def test_a_supernode_that_stands_in_for_others_costs_itself():
+    """Three uploads where one was asked for."""
+
+    def three(message, content):
+        parts = [honest_content(20 + i, 1)["uploads"] for i in range(3)]
+        found = {name: np.concatenate([part[name].numpy() for part in parts]) for name in ("nonces", "rows", "values")}
+        found["pointer"] = np.array([0, 5, 10, 15])
+        content["uploads"] = ArrayRecord({name: Array(each) for name, each in found.items()})
+        return content
+
+    strategy = a_strategy()
+    assert_cost_one(strategy, strategy.run_round(a_grid({LIAR: three}), 1), "3 clients, at most 1 were asked")
+
+
+@pytest.mark.parametrize("one_by_one", [False, True])
+def test_whoever_was_asked_is_the_sender(one_by_one):
+    class Forged(WireGrid):
+        def _through_bytes(self, reply):
+            message = super()._through_bytes(reply)
+            message.metadata.__dict__["_src_node_id"] = 1000
+            return message
+
+    grid = Forged(Cohort({}), 3, {})
+    questions = [Message(messages.encode_query(a_strategy().order(1)), 1000 + i, "train") for i in range(3)]
+    replies = list(Exchange(one_by_one)(grid, questions, 1.0))
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [1000, 1001, 1002]
+
+
+def test_figures_of_more_users_than_a_supernode_has_are_refused():
+    strategy = a_strategy()
+    sums = MetricSums(2, 9, {10: 3, 20: 6}, {10: 2, 20: 2}, {10: 1 << 39, 20: 1 << 39}, {10: 7, 20: 5})
+    question = Message(messages.encode_query(strategy.order(1)), 1000, "evaluate")
+    assert strategy._sums([Message(messages.encode_metric_sums({"test": sums}), reply_to=question)]) == {}
+    assert strategy.evaluation_refused == ["evaluate reply: figures of more users than the SuperNode has (1)"]
+    fewer = MetricSums(1, 9, {10: 1, 20: 1}, {10: 1, 20: 1}, {10: 1, 20: 1}, {10: 1, 20: 1})
+    reply = Message(messages.encode_metric_sums({"test": fewer}), reply_to=question)
+    assert strategy._sums([reply]) == {"test": fewer}
 
 
 @pytest.mark.parametrize(

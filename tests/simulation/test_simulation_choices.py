@@ -8,8 +8,11 @@ import torch
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.errors import RunError
 
+SPECTRAL = {"encoder": "spectral", "server_step": "posterior", "perturbation": "none"}
 # What else a value needs.
 WITH = {
+    ("encoder", "spectral"): SPECTRAL,
+    ("server_step", "posterior"): SPECTRAL,
     ("num_layers", 1): {"encoder": "lightgcn"},
     ("num_layers", 3): {"encoder": "lightgcn"},
     ("num_layers", 4): {"encoder": "lightgcn"},

@@ -64,10 +64,23 @@ def test_a_node_that_failed_stays_away_and_comes_back():
     broken = [breaks.down(r) for r in range(101)]
     for r in range(1, 101):
         assert stays.down(r) == frozenset().union(*broken[max(r - 3, 0) : r + 1])
+        assert stays.away(r) == frozenset().union(*broken[max(r - 3, 0) : r])
+        assert breaks.away(r) == frozenset(), "back in the next round, where it may fail again"
     for_good = Failures(T, 3, probability=0.04)
     for r in range(1, 100):
         assert for_good.down(r) <= for_good.down(r + 1)
     assert for_good.down(1000) == frozenset(range(T))
+
+
+def test_a_node_that_is_back_may_fail_again_at_once():
+    uploads, roster = nonces(2000), Attendances(Failures(T, 3, probability=0.5, rounds=1, moment="after"), "retry")
+    for server_round in range(1, 20):
+        nodes = assigned(roster, server_round, uploads)
+        there = roster.attendance
+        assert there.away == ()
+        drawn = np.isin(assign_nodes(uploads, T), there.failing)
+        np.testing.assert_array_equal(nodes == LOST, drawn)
+        assert (there.reassigned, there.lost) == (0, int(drawn.sum()))
 
 
 def test_failures_are_a_function_of_the_round():
@@ -173,6 +186,7 @@ def test_an_isolated_node_is_left_out_for_its_rounds_and_comes_back():
     uploads, roster = nonces(1000), Attendances(Failures(T, 1), "retry", quarantine_rounds=2)
     assigned(roster, 5, uploads)
     roster.isolated([4, 7], 5)
+    assert roster.sentences() == ["trusted nodes 4, 7 isolated, in quarantine up to round 7"]
     for server_round in (6, 7):
         nodes = assigned(roster, server_round, uploads)
         assert not np.isin(nodes, [4, 7, LOST]).any()
