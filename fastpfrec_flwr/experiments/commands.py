@@ -20,10 +20,6 @@ app = typer.Typer(no_args_is_help=True, help="Studies: many runs that answer one
 NameOrFile = Annotated[
     str, typer.Argument(help="A shipped suite's name, or a TOML file of your own (docs/studies.md).")
 ]
-# What the paper shows and this project cannot show yet; said by `list`, so that nobody searches.
-NOT_YET = {
-    "node-failure": "needs nodes that fail",
-}
 
 
 @contextmanager
@@ -54,9 +50,6 @@ def list_command() -> None:
             )
             typer.echo(f"    {runs} runs; --quick: {few}")
     typer.echo("tuning: each model's settings by one space and budget; --model M (docs/baselines.md)")
-    typer.echo("\nNot here yet, because the code cannot show it:")
-    for name, reason in NOT_YET.items():
-        typer.echo(f"    {name}: {reason}")
 
 
 @app.command()
