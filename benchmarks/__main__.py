@@ -1,6 +1,6 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | evaluation | memory | flwr | compare`.
+`python -m benchmarks round | phases | reference | evaluation | check | memory | flwr | compare`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def check(
     data_dir: DataDir = "",
     data_set: str = "gowalla-1m",
     clients: int = 26,
-    alignment: float = 8.0,
+    alignment: float = 6.0,
     repeats: int = 15,
     output: Output = "",
 ) -> None:

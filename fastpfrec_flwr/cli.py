@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fastpfrec_flwr.audit.commands import audit
-from fastpfrec_flwr.commands import catalogue, recommending
+from fastpfrec_flwr.commands import catalogue, device, recommending
 from fastpfrec_flwr.experiments.commands import app as experiment_app
 from fastpfrec_flwr.report.commands import report
 
@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, help="FastPFRec: f
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, fetch or import one, look at one.")
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
+app.add_typer(device.app, name="device")
 app.command()(report)
 app.add_typer(catalogue.app, name="catalogue")
 for command in (recommending.recommend, recommending.export, recommending.measure, recommending.serve):

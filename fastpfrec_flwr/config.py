@@ -31,6 +31,10 @@ class ConfigError(ValueError):
     """A run configuration that cannot be used; the message names key, rule, value and remedy."""
 
 
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
@@ -71,6 +75,8 @@ class RunConfig(BaseModel):
     report_loss: bool
     user_metrics: bool
     trackers: str
+    log_format: Literal["text", "json"]
+    metrics_file: str
 
     # strategy
     strategy: Annotated[str, Field(pattern=r"^(fastpfrec|flwr:\w+|[\w.]+:\w+)$")]
@@ -86,7 +92,7 @@ class RunConfig(BaseModel):
     contrast_temperature: Positive
 
     # encoder and its loss
-    encoder: Literal["fastgnn", "lightgcn"]
+    encoder: Literal["fastgnn", "lightgcn", "spectral"]
     embedding_dim: Count
     init_scale: Positive
     num_layers: Literal[1, 2, 3, 4]
@@ -106,6 +112,8 @@ class RunConfig(BaseModel):
     user_learning_rate: NonNegative
     user_l2: NonNegative
     popularity_weight: NonNegative
+    count_share: Annotated[float, Field(gt=0, lt=1)]
+    background_weight: Positive
 
     # privacy
     perturbation: Literal["relative", "bernoulli", "randomised-response", "none"]
@@ -120,8 +128,9 @@ class RunConfig(BaseModel):
     noise_placement: Literal["client", "distributed"]
     dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
     upload: Literal["dense", "sparse"]
-    upload_precision: Literal["float32", "float16"]
+    upload_precision: Literal["float32", "float16", "int8"]
     epsilon_budget: NonNegative
+    adjacency: Literal["replace", "zero-out"]
     secure_sum: bool
 
     # trusted nodes
@@ -151,7 +160,7 @@ class RunConfig(BaseModel):
 
     # server
     server_aggregator: Literal["mean", "median", "trimmed-mean", "geometric-median"]
-    server_step: Literal["average", "momentum", "row-adam"]
+    server_step: Literal["average", "momentum", "row-adam", "posterior"]
     server_learning_rate: Positive
     server_momentum: Annotated[float, Field(ge=0, lt=1)]
     server_schedule: Literal["constant", "cosine"]
@@ -257,6 +266,11 @@ class RunConfig(BaseModel):
         bounded = self.noise == "laplace" and self.upload == "dense" and clipped
         return [
             (
+                self.upload_precision == "int8" and self.counted,
+                f"popularity-weight must be 0.0 with upload-precision = 'int8', got {self.popularity_weight}: a count would "
+                "set the step of its whole row",
+            ),
+            (
                 self.noise_placement == "distributed" and self.noise != "gaussian",
                 f"noise must be 'gaussian' with noise-placement = 'distributed', got {self.noise!r}: shares of Gaussian noise add "
                 "up to Gaussian noise however many arrive, those of Laplace noise only if exactly the expected ones do",
@@ -313,15 +327,27 @@ class RunConfig(BaseModel):
 
     def _encoder_rules(self) -> list[tuple[bool, str]]:
         """What LightGCN leaves no choice in: it convolves everything in every round and weighs all neighbours alike."""
+        if self.encoder == "spectral":
+            return self._spectral_rules()
         if self.encoder == "fastgnn":
             return [
                 (
+                    self.server_step == "posterior",
+                    "server-step must not be 'posterior' with encoder = 'fastgnn': it reads sums of codes, "
+                    "which encoder = 'spectral' sends",
+                ),
+                (
                     self.num_layers != 2 and self.model == "fastpfrec",
                     f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
-                )
+                ),
             ]
         return [
             (self.leave_one_out, "leave-one-out must be false with encoder = 'lightgcn', got true"),
+            (
+                self.server_step == "posterior",
+                "server-step must not be 'posterior' with encoder = 'lightgcn': it reads sums of codes, "
+                "which encoder = 'spectral' sends",
+            ),
             (
                 self.norm_exponent != 0,
                 f"norm-exponent must be 0.0 with encoder = 'lightgcn', got {self.norm_exponent}",
@@ -334,6 +360,36 @@ class RunConfig(BaseModel):
             (self.loss == "ccl", "loss must be 'bpr' with encoder = 'lightgcn', got 'ccl'"),
         ]
 
+    def _spectral_rules(self) -> list[tuple[bool, str]]:
+        """What sums of codes leave no choice in: they are statistics, no steps from the table."""
+        needs: list[tuple[str, object, str]] = [
+            ("server_step", "posterior", "its uploads are no steps from the table"),
+            ("strategy", "fastpfrec", "its uploads are no steps from the table"),
+            ("perturbation", "none", "its uploads lie on own items"),
+            ("blend_weight", 1.0, "devices keep no deviations"),
+            ("unit_rows", False, "its rows have lengths of their own"),
+            ("popularity_weight", 0.0, "it has a column of counts already"),
+        ]
+        rules = [
+            (
+                getattr(self, name) != value,
+                f"{_kebab(name)} must be {_shown(value)} with encoder = 'spectral', got {_shown(getattr(self, name))}: {why}",
+            )
+            for name, value, why in needs
+        ]
+        return [
+            *rules,
+            (
+                self.embedding_dim < 2,
+                f"embedding-dim must be >= 2 with encoder = 'spectral', got {self.embedding_dim}: one column holds counts",
+            ),
+            (self.user_l2 == 0, "user-l2 must be > 0 with encoder = 'spectral', got 0.0: devices solve with it"),
+            (
+                self.noise != "none" and self.clip_norm == 0,
+                "clip-norm must be > 0 with encoder = 'spectral' and noise: it is the length of an upload, got 0.0",
+            ),
+        ]
+
     def _aggregator_rules(self) -> list[tuple[bool, str]]:
         shows_rows = self.upload == "sparse" or self.noise == "none"
         robust = self.node_aggregator != "mean" or self.server_aggregator != "mean"
@@ -342,11 +398,6 @@ class RunConfig(BaseModel):
                 self.node_aggregator.startswith("row-") and not shows_rows,
                 f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
                 "a dense noised upload does not show which rows its client touched",
-            ),
-            (
-                self.alignment_z_threshold > 0 and self.node_aggregator != "mean",
-                f"alignment-z-threshold must be 0.0 with node-aggregator = '{self.node_aggregator}', "
-                f"got {self.alignment_z_threshold}: it compares each client with the plain mean of the others",
             ),
             (
                 robust and self.counted,
@@ -487,6 +538,11 @@ class RunConfig(BaseModel):
     def noise_kind(self) -> str:
         """Law of the noise, `laplace` or `gaussian`; without noise the former, of scale 0."""
         return "gaussian" if self.noise == "gaussian" else "laplace"
+
+    @property
+    def noise_deviation(self) -> float:
+        """Standard deviation of the noise on one coordinate of one upload, 0 without noise."""
+        return self.effective_noise_scale * (math.sqrt(2.0) if self.noise == "laplace" else 1.0)
 
     @property
     def clients_per_sum(self) -> float:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.client.node import Node
-from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.files import write_atomically
 from fastpfrec_flwr.messages import Order
@@ -36,9 +35,8 @@ def exposed_users(
     asked = np.flatnonzero(~has.any(axis=1) & ~np.isin(shard.users, liars, assume_unique=True))
     if len(asked) == 0:
         return 0, 0
-    vectors = node.ranking_vectors(table, order.phase)[asked]
     masks = [_rows_of(part.items, part.starts[asked], part.ends[asked]) for part in (shard.train, shard.validation)]
-    top = rank_top_k(vectors, table, masks, top_k=min(TOP, len(table)), threads=node.threads)
+    top = node.ranker_for_all(table, order.phase)(asked, masks)[:, :TOP]
     return int((top == item).any(axis=1).sum()), len(asked)
 
 

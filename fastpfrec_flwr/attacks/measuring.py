@@ -7,12 +7,12 @@ who lies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.attacks.attackers import compromised_nodes, liars_of_round
+from fastpfrec_flwr.attacks.attackers import active, compromised_nodes, liars_of_round
 from fastpfrec_flwr.attacks.nodes import CompromisedTier
 from fastpfrec_flwr.attacks.notes import MeasuredFolder, Notes, RoundNotes
 from fastpfrec_flwr.config import RunConfig
@@ -23,7 +23,7 @@ from fastpfrec_flwr.server.steps import ServerState, ServerStep
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator
-from fastpfrec_flwr.trusted_node.roster import assign_nodes
+from fastpfrec_flwr.trusted_node.roster import Roster
 from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -35,7 +35,7 @@ def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads
     notes = Notes(config)
     watch = Watch(config, notes)
     measured = None if folder is None else MeasuredFolder(folder.path, notes)
-    around = Around(watch.node_aggregator, watch.tier, watch.server_aggregator, watch.step)
+    around = Around(watch.node_aggregator, watch.tier, watch.server_aggregator, watch.step, watch.roster)
     strategy = build_strategy(config, measured, threads, around)
     watch.strategy = strategy
     return strategy
@@ -50,6 +50,7 @@ class Watch:
         self.strategy: FastPFRec | None = None
         self.kept: list[NDArray[np.uint64]] = []
         self.reports: list[NodeReport] = []
+        self.nodes: list[NDArray[np.int64]] = []
         self.honest_means: list[NodeMean] = []
         self.round: RoundNotes | None = None
         self.honest_change: NDArray[np.floating[Any]] | None = None
@@ -73,6 +74,10 @@ class Watch:
         """Notes how far the new table lies from the one that the honest clients alone would have made."""
         return _Step(inner, self)
 
+    def roster(self, inner: Roster) -> Roster:
+        """Notes which node each upload went to."""
+        return cast(Roster, _Roster(inner, self))
+
     def _table(self) -> NDArray[np.float32]:
         assert self.strategy is not None
         return self.strategy.state.item_table
@@ -93,6 +98,21 @@ class _Aggregator:
         return self.inner.aggregate(parts, members, num_items, cover_key)
 
 
+class _Roster:
+    """A roster that tells the notes where it sent uploads; all else is the inner one's."""
+
+    def __init__(self, inner: Roster, watch: Watch) -> None:
+        self._inner, self._watch = inner, watch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def assign(self, nonces: list[NDArray[np.uint64]], num_nodes: int, server_round: int) -> list[NDArray[np.int64]]:
+        """See `Roster`."""
+        self._watch.nodes = self._inner.assign(nonces, num_nodes, server_round)
+        return self._watch.nodes
+
+
 @dataclass(frozen=True)
 class _Tier:
     inner: Tier
@@ -104,15 +124,13 @@ class _Tier:
         watch.kept.clear()
         reports = self.inner.collect(parts, num_items, server_round)
         watch.reports = reports
+        if not parts:
+            return reports
         nonces = np.concatenate([part.nonces for part in parts])
         lying = np.isin(nonces, liars_of_round(config, watch.notes.liars, server_round))
-        nodes = (
-            assign_nodes(nonces, config.num_trusted_nodes)
-            if config.tier != "direct"
-            else np.zeros(len(nonces), np.int64)
-        )
+        nodes = np.concatenate(watch.nodes) if config.tier != "direct" else np.zeros(len(nonces), np.int64)
         kept = np.isin(nonces, _last_of_each_node(watch.kept, nonces, nodes))
-        compromised = compromised_nodes(config) if server_round >= config.attack_from_round else np.empty(0, np.int64)
+        compromised = compromised_nodes(config) if active(config, server_round) else np.empty(0, np.int64)
         # A compromised node keeps everybody, whatever its check would have said.
         kept |= np.isin(nodes, compromised)
         empty = [report.node for report in reports if report.mean is None]

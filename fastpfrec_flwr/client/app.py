@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import shutil
 import sqlite3
@@ -18,15 +19,17 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
 from fastpfrec_flwr.client.build import build_client, build_device, node_class
+from fastpfrec_flwr.client.device import Allowance, Device
 from fastpfrec_flwr.client.node import Node, merged_rows
+from fastpfrec_flwr.client.own_data import NodeConfig, OwnData, default_state_root, parse_node_config, read_own_data
 from fastpfrec_flwr.client.secure import SecureRound
-from fastpfrec_flwr.client.state import ClientState, StateError, device_secret
+from fastpfrec_flwr.client.state import ClientState, StateError
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.data import DataError, PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
 from fastpfrec_flwr.data.cache import load_split
 from fastpfrec_flwr.data.preparation import split_settings as split_settings
 from fastpfrec_flwr.evaluation.rows import Rows
-from fastpfrec_flwr.files import APP, source_fingerprint
+from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.messages import Description, Order, RefusedError, secure
 from fastpfrec_flwr.model.named import build_layout
@@ -46,12 +49,19 @@ app = ClientApp()
 
 
 class Place(NamedTuple):
-    """Which users this SuperNode holds, where it keeps their state, and the catalogue file that it goes by, if any."""
+    """Which users this SuperNode holds, and where it keeps their state.
+
+    Attributes
+    ----------
+    own : the device's own settings; None in a simulation, and on a real device that trains on a public data set for trial.
+    catalogue : the catalogue file that it goes by, if any.
+    """
 
     partition: int
     num_partitions: int
     state_root: Path
     deployed: bool
+    own: NodeConfig | None = None
     catalogue: Path | None = None
 
 
@@ -63,6 +73,13 @@ def describe(message: Message, context: Context) -> Message:
         if config.device == "cuda":
             build_device(config.device)  # a SuperNode that cannot train says so before round 1
         node_class(config)
+        if place.own is not None:
+            # Nothing of a person's data is hashed into it: the hash of a short history can be guessed.
+            data = _own_data(config, order, place)
+            items = data.catalogue
+            return messages.encode_description(
+                Description(-1, len(data.shard.users), items.num_rows, items.hash, items.hash, items.name or "own data")
+            )
         prepared = _prepare(config, order, place)
         if missing := prepared.report.get("items_not_in_catalogue"):
             _warn_once(f"{missing} items of this device's data are not in its catalogue and are left out")
@@ -86,6 +103,8 @@ def catalogue(message: Message, context: Context) -> Message:
     """Hand out the public item ids, in row order."""
 
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
+        if place.own is not None:
+            return messages.encode_catalogue(_own_data(config, order, place).catalogue.row_names, "{}")
         split = _open_split(_prepare(config, order, place).directory)
         return messages.encode_catalogue([str(i) for i in split.item_ids], json.dumps(split.report))
 
@@ -116,7 +135,7 @@ def train(message: Message, context: Context) -> Message:
         table, _ = messages.decode_train(message.content, config.embedding_dim)
         node = _fitting_node(config, order, place, len(table))
         uploads, report = node.train(table, order)
-        return messages.encode_uploads(uploads, report)
+        return messages.encode_uploads(uploads, report, len(table))
 
     return _reply(message, context, answer)
 
@@ -128,11 +147,12 @@ def evaluate(message: Message, context: Context) -> Message:
     def answer(config: RunConfig, order: Order, place: Place) -> RecordDict:
         table, _, parts = messages.decode_evaluate(message.content, config.embedding_dim)
         counts = messages.decode_item_counts(message.content, len(table)) if config.counted else None
-        sums = _fitting_node(config, order, place, len(table)).evaluate(table, order, parts, counts)
+        node = _fitting_node(config, order, place, len(table))
+        sums = node.evaluate(table, order, parts, counts)
         if place.deployed and "test" in parts:
             # The server asks for the test part where a table is the best so far: the device's users recommend with that one.
-            split = _open_split(_prepare(config, order, place).directory)
-            keep_model(place.state_root, table, counts, _catalogue(place, split), config.to_flat_dict(), order.state_id)
+            items = _catalogue(config, order, place)
+            keep_model(place.state_root, table, counts, items, config.to_flat_dict(), order.state_id)
         return messages.encode_metric_sums(sums)
 
     return _reply(message, context, answer)
@@ -211,27 +231,28 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
                 "end the local SuperLink (or update the app on the device) and run again"
             )
         content = answer(config, order, place_of(context, config))
-    except (ConfigError, DataError, CatalogueError, RefusedError, StateError, sqlite3.Error) as error:
+    except (
+        ConfigError, DataError, CatalogueError, RefusedError, StateError, sqlite3.Error, OSError
+    ) as error:  # fmt: skip
+        logging.getLogger(__name__).warning("this SuperNode sits out: %s", error)
         content = messages.encode_refusal(str(error))
     return Message(content, reply_to=message)
 
 
 def place_of(context: Context, config: RunConfig) -> Place:
-    """Which users this SuperNode holds and where."""
     """Where the SuperNode of this context stands."""
     node = context.node_config
-    deployed = "partition-id" not in node
+    if "partition-id" not in node:
+        # On a real device its owner says what is read and where it is kept, never the run's configuration.
+        own = parse_node_config(node, config.data_set)
+        root = own.state_dir or default_state_root()
+        if own.data_path is not None:
+            return Place(0, 1, root, True, own, own.catalogue)
+        return Place(0, 1, root, True, None, catalogue_file(node, config, root))
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
-    catalogue = catalogue_file(node, config, root if deployed else None)
-    if deployed:
-        return Place(0, 1, root, True, catalogue)
-    return Place(int(node["partition-id"]), int(node["num-partitions"]), root, False, catalogue)
-
-
-def _default_state_root() -> Path:
-    import platformdirs
-
-    return Path(platformdirs.user_state_path(APP, appauthor=False)) / "clients"
+    return Place(
+        int(node["partition-id"]), int(node["num-partitions"]), root, False, None, catalogue_file(node, config, None)
+    )
 
 
 def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
@@ -243,13 +264,18 @@ def _prepare(config: RunConfig, order: Order, place: Place) -> PreparedSplit:
 
 
 def prepared_directory(config: RunConfig, order: Order, place: Place) -> Path:
-    """Where the prepared split of the configuration's data set lies."""
+    """Where the prepared split of this SuperNode lies."""
     return _prepare(config, order, place).directory
 
 
-def _catalogue(place: Place, split: Split) -> Catalogue:
+def _catalogue(config: RunConfig, order: Order, place: Place) -> Catalogue:
+    if place.own is not None:
+        return _own_data(config, order, place).catalogue
     file = opened(place.catalogue)
-    return Catalogue.of_rows(split.item_ids.tolist(), split.name) if file is None else load_catalogue(file)
+    if file is not None:
+        return load_catalogue(file)
+    split = _open_split(_prepare(config, order, place).directory)
+    return Catalogue.of_rows(split.item_ids.tolist(), split.name)
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
@@ -280,24 +306,59 @@ def _refit_rows(directory: Path, partition: int, num_partitions: int) -> Rows:
 
 
 @lru_cache(maxsize=OPEN_AT_ONCE)
-def _open_state(path: Path, embedding_dim: int) -> ClientState:
-    return ClientState(path, embedding_dim)
+def _open_state(path: Path, embedding_dim: int, durable: bool) -> ClientState:
+    return ClientState(path, embedding_dim, durable)
+
+
+@lru_cache(maxsize=OPEN_AT_ONCE)
+def _open_device(root: Path) -> Device:
+    return Device(root)
+
+
+def _own_data(config: RunConfig, order: Order, place: Place) -> OwnData:
+    assert place.own is not None
+    data = read_own_data(place.own, split_settings(config), _open_device(place.state_root))
+    see_that_they_agree(order, data.catalogue.hash, opened(place.catalogue))
+    return data
+
+
+def _device_node(config: RunConfig, order: Order, place: Place) -> Node:
+    """A real device's users on its own file."""
+    shard = _own_data(config, order, place).shard
+    device = _open_device(place.state_root)
+    limit = place.own.epsilon_limit if place.own is not None else math.inf
+    return build_client(
+        config,
+        shard,
+        _open_state(
+            place.state_root / order.state_id / order.phase / "0-of-1.sqlite3", config.embedding_dim, durable=True
+        ),
+        len(shard.users),
+        device.secret,
+        available_threads(config.threads),
+        None if order.phase == "train" else merged_rows(shard),
+        _user_metrics(config, order, place),
+        Allowance(device, order.state_id, order.phase, limit),
+    )
 
 
 def node_of(config: RunConfig, order: Order, place: Place) -> Node:
     """The SuperNode's users, ready to train and to be evaluated."""
+    if place.own is not None:
+        return _device_node(config, order, place)
     prepared = _prepare(config, order, place)
     shard = _open_shard(prepared.directory, place.partition, place.num_partitions)
     name = f"{place.partition}-of-{place.num_partitions}.sqlite3"
     return build_client(
         config,
         shard,
-        _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim),
+        _open_state(place.state_root / order.state_id / order.phase / name, config.embedding_dim, place.deployed),
         _open_split(prepared.directory).num_users,
-        device_secret(place.state_root) if place.deployed else None,
+        _open_device(place.state_root).secret if place.deployed else None,
         available_threads(config.threads),
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
         _user_metrics(config, order, place),
+        Allowance(_open_device(place.state_root), order.state_id, order.phase) if place.deployed else None,
     )
 
 
@@ -339,4 +400,4 @@ def _warn_once(text: str) -> None:
 
 def state_root(config: RunConfig) -> Path:
     """Where the SuperNodes of a simulation keep their state."""
-    return Path(config.state_dir) if config.state_dir else _default_state_root()
+    return Path(config.state_dir) if config.state_dir else default_state_root()

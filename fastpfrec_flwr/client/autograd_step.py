@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastpfrec_flwr.client.plan import CohortPlan
+from fastpfrec_flwr.client.step_result import StepResult
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model import losses
 from fastpfrec_flwr.model.encoders import Stars, build_encoder
@@ -21,20 +22,6 @@ from fastpfrec_flwr.model.graph import LocalGraphs
 
 # Pairs (positive, negative) scored at once; bounds the memory of a cohort with a shared negative set.
 MAX_PAIRS = 1 << 23
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """What one local step gives: changes (not yet private), new private vectors, losses before the step.
-
-    Attributes
-    ----------
-    changes : (touched, k) float32. private : (users, k) float32. losses : (users,) float64, sum over the user's positives.
-    """
-
-    changes: NDArray[np.float32]
-    private: NDArray[np.float32]
-    losses: NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,18 @@ The encoder is `model.encoders.build_encoder`'s, which `Node.encoder` asks. The 
 
 from __future__ import annotations
 
+import ctypes
+import os
 from pathlib import Path
 
+from fastpfrec_flwr.client.device import Allowance
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.named import load_model
+from fastpfrec_flwr.privacy.eight_bits import EightBits
 from fastpfrec_flwr.privacy.mechanism import (
     Clip,
     GaussianMechanism,
@@ -37,6 +41,8 @@ def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
         "gaussian": GaussianMechanism(clip, scale, dense, threads, config.secure_sum),
     }
     mechanism = mechanisms[config.noise]
+    if config.upload_precision == "int8":
+        return EightBits(mechanism)
     return HalfPrecision(mechanism) if config.upload_precision == "float16" else mechanism
 
 
@@ -47,7 +53,7 @@ def build_device(wanted: str) -> str:
     ------
     ConfigError if CUDA is wanted and not there.
     """
-    if wanted == "cpu":
+    if wanted == "cpu" or (wanted == "auto" and not _has_cuda_driver()):
         return "cpu"
     import torch
 
@@ -71,6 +77,15 @@ def node_class(config: RunConfig) -> type[Node]:
     return found
 
 
+def _has_cuda_driver() -> bool:
+    """Whether asking torch for CUDA is worth its import, which takes seconds and a hundred megabytes."""
+    try:
+        ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def build_client(
     config: RunConfig,
     shard: Shard,
@@ -80,12 +95,14 @@ def build_client(
     threads: int = 1,
     refit_rows: Rows | None = None,
     user_metrics: Path | None = None,
+    allowance: Allowance | None = None,
 ) -> Node:
     """A SuperNode's users with all that they need to train and to be evaluated; the counterpart of `build_strategy`.
 
     Parameters
     ----------
-    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics : see `Node`.
+    shard : the users' data. state : what their devices keep. num_users, secret, refit_rows, user_metrics,
+        allowance : see `Node`.
     threads : of the compiled step and of the noise.
 
     Raises
@@ -94,5 +111,5 @@ def build_client(
     """
     return node_class(config)(
         config, shard, state, build_mechanism(config, threads), num_users, secret, build_device(config.device), threads,
-        refit_rows, user_metrics,
+        refit_rows, user_metrics, allowance,
     )  # fmt: skip

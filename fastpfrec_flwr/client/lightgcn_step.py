@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.client.autograd_step import StepResult
 from fastpfrec_flwr.client.plan import CohortPlan
+from fastpfrec_flwr.client.step_result import StepResult
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs

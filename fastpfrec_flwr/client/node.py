@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.client.deviation import Deviation, add_change, after_round
+from fastpfrec_flwr.client.device import Allowance
 from fastpfrec_flwr.client.participation import device_users, round_users
 from fastpfrec_flwr.client.state import ClientState, StateError
 from fastpfrec_flwr.client.training import LocalUpdates, can_train, train_cohort
@@ -54,6 +55,7 @@ class Node:
         everything comes from the seed.
     refit_rows : `merged_rows(shard)`, if the caller keeps them between rounds.
     user_metrics : file for the test metrics of each user, which stays on this machine; None keeps none.
+    allowance : on a real device the book of what its uploads cost, over all trainings; None keeps none.
     """
 
     config: RunConfig
@@ -66,6 +68,7 @@ class Node:
     threads: int
     refit_rows: Rows | None = None
     user_metrics: Path | None = None
+    allowance: Allowance | None = None
 
     @property
     def encoder(self) -> Encoder:
@@ -87,8 +90,11 @@ class Node:
         ----------
         table : (items, k). positions : of the users, where `drawn` has named them already.
         """
-        if order.restore:
-            self.state.restore(order.restore, keep_spent=self.secret is not None)
+        if order.restore and self.secret is None:
+            self.state.restore(order.restore)
+        elif self.secret is not None and self.state.last_round() >= order.server_round:
+            # The server has gone back to an earlier round, in this one or while this device was off line.
+            self.state.go_back(order.server_round - 1)
         drawn = self._positions(order) if positions is None else positions
         history = self._history(order.phase)
         graphs = self._graphs(history, drawn, order.phase)
@@ -96,7 +102,10 @@ class Node:
         without_items = int((~able).sum())
         spent = self._spent_after(drawn, len(table))
         if spent is not None:
-            able &= spent <= self._allowance
+            able &= spent <= self._budget
+        if self.allowance is not None:
+            able &= self.allowance.allows(self.shard.users[drawn], self._costs(self.shard.users[drawn], len(table)))
+        if spent is not None:
             spent = spent[able]
         if not able.all():
             drawn = drawn[able]
@@ -116,6 +125,8 @@ class Node:
             None if self.secret is not None else self._keys("noise", order, users),
             len(table),
         )
+        if self.allowance is not None:
+            self.allowance.charge(order.server_round, users, self._costs(users, len(table)))
         self.state.save(order.server_round, users, updates.private, kept, spent)
         if order.snapshot:
             self.state.snapshot(order.server_round)
@@ -164,6 +175,12 @@ class Node:
             if part == "test" and self.user_metrics is not None:
                 UserMetrics.of(users[asked], per_user).save(self.user_metrics)
         return sums
+
+    def ranker_for_all(self, table: NDArray[np.float32], phase: str) -> Ranker:
+        """What ranks the catalogue for all users of the shard, for whoever looks at single items; item counts have no say."""
+        users = self.shard.users
+        private = self.state.vectors(users, self._initial_vectors(users))
+        return self.ranker(table, users, self._history(phase), private, None)
 
     def _evaluated(self) -> NDArray[np.int64]:
         """Places in the shard of the users that an evaluation ranks for."""
@@ -223,7 +240,9 @@ class Node:
         ----------
         table, users, private : as for `local_updates`. history : the users' true items. bias : (items,) or None.
         """
-        vectors = self._ranking_vectors(table, history, private)
+        vectors = self.encoder.user_vectors(table, history, private)
+        if self.config.loss == "ccl":
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
         choices = table[: self.shard.num_choices]
         of_choices = None if bias is None else bias[: self.shard.num_choices]
 
@@ -235,20 +254,6 @@ class Node:
         return rank
 
     # ------------------------------------------------------------------------------------------------------------------
-    def ranking_vectors(self, table: NDArray[np.float32], phase: str) -> NDArray[np.float32]:
-        """(users of the shard, k) vectors that rank items by their inner product with the rows of `table`."""
-        users = self.shard.users
-        return self._ranking_vectors(
-            table, self._history(phase), self.state.vectors(users, self._initial_vectors(users))
-        )
-
-    def _ranking_vectors(
-        self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        vectors = self.encoder.user_vectors(table, history, private)
-        if self.config.loss == "ccl":
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.float32(1e-12))
-        return vectors
 
     def _positions(self, order: Order) -> NDArray[np.int64]:
         """Places in the shard of the users that train this round."""
@@ -317,7 +322,7 @@ class Node:
         return replace(updates, changes=np.hstack([updates.changes, counts]))
 
     @property
-    def _allowance(self) -> float:
+    def _budget(self) -> float:
         """Epsilon that a user may spend in one phase: a refit is a second training, with a state of its own."""
         # Sums of floats may end a hair above a budget that is meant to be used up.
         return self.config.epsilon_budget / (2 if self.config.refit else 1) * (1 + 1e-9)
@@ -327,8 +332,12 @@ class Node:
         if self.config.epsilon_budget == 0:
             return None
         users = self.shard.users[positions]
+        return self.state.spent(users) + self._costs(users, num_items)
+
+    def _costs(self, users: NDArray[np.int64], num_items: int) -> NDArray[np.float64]:
+        """(users,) pure epsilon of one more upload of each user."""
         each, first = upload_epsilons(self.config, num_items)
-        return self.state.spent(users) + each + np.where(self.state.known(users), 0.0, first)
+        return each + np.where(self.state.known(users), 0.0, first)
 
     def _whole_changes(
         self, updates: LocalUpdates, deviations: list[Deviation], server_round: int

@@ -1,4 +1,4 @@
-"""What stays on the device between rounds: private vectors, deviations, spent privacy, and the secret behind false items.
+"""What stays on the device between the rounds of one training: private vectors, deviations and spent privacy.
 
 One SQLite file for the users of a SuperNode. A save is one transaction: a crash leaves the state before it or after it.
 """
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.client.deviation import Deviation, no_deviation
-from fastpfrec_flwr.files import write_atomically
 
 # 1: users and deviations. 2: what each user has spent of its privacy; an older file gets the table when it is opened.
 SCHEMA_VERSION = 2
@@ -35,16 +34,18 @@ class ClientState:
     Parameters
     ----------
     path : the SQLite file; made if missing. embedding_dim : k.
+    durable : whether each save waits until it is on the disk. A real device does: after a power cut it must not believe that it
+        has spent less than has left it. A simulation only guards against killed processes, which the log of writes does alone.
     """
 
-    def __init__(self, path: Path, embedding_dim: int) -> None:
+    def __init__(self, path: Path, embedding_dim: int, durable: bool = False) -> None:
         self._path = path
         self._k = embedding_dim
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
+            self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
             # A round writes a page per user: folding the log back after every few hundred of them would cost as much again.
             self._connection.execute("PRAGMA wal_autocheckpoint = 8000")
             with self._transaction():
@@ -175,9 +176,14 @@ class ClientState:
         """Keep a copy of the state as it is after `server_round`, for a resume from the server's checkpoint."""
         target = self._snapshot_path(server_round)
         temporary = target.with_suffix(f".{os.getpid()}.tmp")
-        temporary.unlink(missing_ok=True)
-        self._connection.execute("VACUUM INTO ?", (str(temporary),))
-        os.replace(temporary, target)
+        try:
+            temporary.unlink(missing_ok=True)
+            self._connection.execute("VACUUM INTO ?", (str(temporary),))
+            os.replace(temporary, target)
+        except (OSError, sqlite3.Error) as error:
+            raise StateError(f"{target}: no copy of the state can be kept ({error}); free some space") from error
+        finally:
+            temporary.unlink(missing_ok=True)
         for old in self._snapshots()[:-SNAPSHOTS_KEPT]:
             self._snapshot_path(old).unlink(missing_ok=True)
 
@@ -214,21 +220,25 @@ class ClientState:
             if later > server_round:
                 self._snapshot_path(later).unlink(missing_ok=True)
 
+    def last_round(self) -> int:
+        """The last round in which anybody trained; 0 before the first."""
+        (last,) = self._connection.execute("SELECT COALESCE(MAX(round), 0) FROM users").fetchone()
+        return int(last)
+
+    def go_back(self, server_round: int) -> None:
+        """Go back to `server_round` as well as a real device can: it may have missed the round of the copy, or joined later.
+
+        With a copy as in `restore`. Without one, state that is not newer stays; of newer state the private vectors stay, which
+        suit a table of a few rounds earlier well enough, and the deviations go, which belong to one round exactly. What was spent
+        stays spent.
+        """
+        if self._snapshot_path(server_round).is_file():
+            self.restore(server_round, keep_spent=True)
+        elif self.last_round() > server_round:
+            with self._transaction():
+                self._connection.execute("DELETE FROM deviations")
+                self._connection.execute("UPDATE users SET round = ?", (server_round,))
+
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
-
-
-def device_secret(state_dir: Path) -> int:
-    """The device's own 64-bit secret, drawn from the operating system once and kept for good.
-
-    It decides the false items, so it must outlast a training: fresh false items in each would intersect to the truth.
-    """
-    path = state_dir / "secret"
-    try:
-        if not path.is_file():
-            write_atomically(path, os.urandom(32))
-            path.chmod(0o600)
-        return int.from_bytes(path.read_bytes()[:8], "little")
-    except OSError as error:
-        raise StateError(f"{path}: the device's secret cannot be kept ({error}); make its folder writable") from error

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.compiled_step import compiled_step
 from fastpfrec_flwr.client.deviation import Deviation, local_rows
 from fastpfrec_flwr.client.lightgcn_step import lightgcn_step
 from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
+from fastpfrec_flwr.client.spectral_step import spectral_step
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.parallel import even_pieces, in_parallel
@@ -82,6 +82,11 @@ def train_cohort(
     device : `cpu` or `cuda`. threads : for the compiled step.
     deviations : each user's D_i, current, where beta < 1.
     """
+    if config.encoder == "spectral":
+        changes = spectral_step(item_table, graphs, config, threads)
+        return LocalUpdates(
+            graphs.items, graphs.pointer, changes, private, np.zeros(graphs.num_users), graphs.own_counts
+        )
     plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives, threads)
     simple = config.local_optimizer == "sgd" and config.negatives == "shared" and deviations is None
     if simple and device == "cpu" and config.encoder == "lightgcn":
@@ -89,6 +94,8 @@ def train_cohort(
         return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
     if simple and device == "cpu":
         return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
+    from fastpfrec_flwr.client.autograd_step import autograd_step  # and with it torch
+
     local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
     result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
     return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)

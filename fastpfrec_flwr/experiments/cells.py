@@ -96,6 +96,7 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
         **suite.base,
         **suite.data_set.get(data_set, {}),
         **(suite.quick.overrides if quick else {}),
+        **_recipe(suite, variant),
         **variant.overrides,
         **variant.data_set.get(data_set, {}),
         "data-set": data_set,
@@ -116,6 +117,19 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
     of_seeds = {key: value for key, value in what.items() if key != "seed"}
     folder = f"runs/{folder_of_data(data_set)}/{slug(variant.name)}-{_hash(of_seeds)[:8]}/seed-{seed}"
     return Cell(variant.name, variant.kind, variant.model, data_set, seed, resolved, _hash(what), folder)
+
+
+def _recipe(suite: Suite, variant: Variant) -> dict[str, Any]:
+    """The tuned values of a variant's model.
+
+    Raises
+    ------
+    SuiteError if there is no such file.
+    """
+    values = conf_values("conf/baselines", variant.recipe) if variant.recipe else {}
+    if variant.recipe and not values:
+        raise SuiteError(f"{suite.file}: variant {variant.name!r}: recipe {variant.recipe!r} is none of conf/baselines")
+    return values
 
 
 @cache

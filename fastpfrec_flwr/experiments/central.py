@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from fastpfrec_flwr.baselines.central import item_knn_top_k, popularity_top_k
+from fastpfrec_flwr.baselines.central_models import central_lists
 from fastpfrec_flwr.client.app import split_settings
+from fastpfrec_flwr.client.build import build_device
 from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.data import prepare
 from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
+from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.training import peak_rss_mb
+from fastpfrec_flwr.server.summary import peak_rss_mb
 from fastpfrec_flwr.simulation.user_metrics import FILE
 
-_MODELS = {"popularity": popularity_top_k, "item-knn": item_knn_top_k}
 _PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
 def run_central(values: Mapping[str, Any], model: str) -> Path:
-    """Rank with `popularity` or `item-knn` and leave a run folder.
+    """Rank with one of `baselines.central_models.CENTRAL` and leave a run folder.
 
     Parameters
     ----------
-    values : every run-config key; of them only those of the data and `output-dir` matter.
+    values : every run-config key; of them only those of the data, seed, device, threads and `output-dir`
+        matter.
 
     Returns
     -------
@@ -41,10 +44,11 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
     began = time.monotonic()
     prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
     split = prepared.load()
+    with _torch_threads(available_threads(config.threads)):
+        lists = central_lists(model, split, config.seed, build_device(config.device))
     found: dict[str, dict[str, float]] = {}
     for part in _PARTS:
-        top_items = _MODELS[model](split, part)
-        per_user = per_user_metrics(top_items, Rows.of_csr(split.test if part == "test" else split.validation))
+        per_user = per_user_metrics(lists.of[part], Rows.of_csr(split.test if part == "test" else split.validation))
         found[part] = metrics(sum_up(per_user))
         if part == "test":
             UserMetrics.of(np.arange(split.num_users, dtype=np.int64), per_user).save(folder.path / FILE)
@@ -63,8 +67,9 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
         "data_fingerprint": prepared.fingerprint,
         "seed": config.seed,
         "model": model,
-        "rounds": 0,
-        "best_round": 0,
+        "rounds": lists.epochs,
+        "best_round": lists.epochs,
+        "chosen": lists.chosen,
         "refit": False,
         "stopped": False,
         "protocol": "train and validation of all users in one place; test masks both",
@@ -81,3 +86,16 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
     test = found["test"]
     folder.log(f"{model}, {prepared.name}: test NDCG@20 {test['ndcg@20']:.4f}, HR@20 {test['hit_ratio_micro@20']:.4f}")
     return folder.path
+
+
+@contextmanager
+def _torch_threads(threads: int) -> Iterator[None]:
+    """Torch with so many threads for a while; other runs stand beside this one."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

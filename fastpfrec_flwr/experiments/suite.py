@@ -64,13 +64,15 @@ class Variant(_Part):
     Attributes
     ----------
     kind : `federated`, a run of the app; `central`, a reference that sees all interactions in one place.
-    model : of a central variant. overrides : run-config keys. data_set : more of them for single data sets.
+    model : of a central variant. recipe : name of a shipped `conf/baselines/<recipe>.toml`, laid under the overrides.
+    overrides : run-config keys. data_set : more of them for single data sets.
     """
 
     name: Text
     about: str = ""
     kind: Literal["federated", "central"] = "federated"
-    model: Literal["popularity", "item-knn"] | None = None
+    model: Literal["popularity", "item-knn", "ease", "ials", "mf", "lightgcn", "sgl", "xsimgcl"] | None = None
+    recipe: Annotated[str, Field(pattern=r"^[a-z0-9+-]*$")] = ""
     overrides: Overrides = {}
     data_set: dict[str, Overrides] = {}
 
@@ -82,7 +84,7 @@ class Variant(_Part):
             raise ValueError(f"name must hold a letter or digit, got {self.name!r}")
         if (self.kind == "central") != (self.model is not None):
             raise ValueError("model must be given for kind = 'central', and for no other")
-        if self.kind == "central" and (self.overrides or self.data_set):
+        if self.kind == "central" and (self.overrides or self.data_set or self.recipe):
             raise ValueError("a central variant has no run-config, so it takes no overrides")
         return self
 
@@ -208,8 +210,8 @@ class Suite(_Part):
 
 
 def slug(name: str) -> str:
-    """A name as part of a path: lower-case letters, digits and single dashes."""
-    return "-".join("".join(each if each.isalnum() else " " for each in name.lower()).split())
+    """A name as part of a path: lower-case letters, digits and single dashes; `+` is spelt out, it may be all that differs."""
+    return "-".join("".join(each if each.isalnum() else " " for each in name.lower().replace("+", " plus ")).split())
 
 
 def parse_suite(values: Mapping[str, Any], file: str) -> Suite:

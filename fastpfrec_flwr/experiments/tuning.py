@@ -87,7 +87,7 @@ def tune(
     search = _open(space, folder)
     run = simulate or _in_process
     for trial in search.get_trials(deepcopy=False):
-        if not trial.state.is_finished():
+        if trial.state == _state("RUNNING"):
             search.tell(trial.number, state=_state("FAIL"))
     while (number := _counted(search)) < space.trials:
         import optuna
@@ -204,10 +204,12 @@ def _metric(folder: Path, name: str) -> float:
 def _write_best(space: Space, search: Search, chosen: Mapping[str, Any], path: Path) -> None:
     from fastpfrec_flwr.experiments.worker import toml_value
 
+    defaults = default_values()
     lines = [
         f"# {space.model}, chosen by `fastpfrec experiment run tuning --model {space.model}`: the best of {space.trials} trials\n",
         f"# by validation {space.metric} ({search.best_value:.4f}) on {space.run['data-set']}, seed {space.seed}, "
-        f"{space.run['num-rounds']} rounds of {space.run['clients-per-round']} clients.\n",
-        *(f"{key} = {toml_value(value)}\n" for key, value in chosen.items()),
+        f"{space.run['num-rounds']} rounds of {space.run['clients-per-round']} clients. What does not stand here is the default.\n",
+        f"data-set = {toml_value(space.run['data-set'])}\n",
+        *(f"{key} = {toml_value(value)}\n" for key, value in chosen.items() if value != defaults[key]),
     ]
     write_atomically(path, "".join(lines).encode())

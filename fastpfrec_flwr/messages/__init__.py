@@ -35,6 +35,7 @@ from fastpfrec_flwr.messages.uploads import (
     TrainReport,
     decode_uploads,
     encode_uploads,
+    row_bytes,
     select_clients,
 )
 
@@ -68,6 +69,7 @@ __all__ = [
     "encode_train",
     "encode_uploads",
     "one_line",
+    "row_bytes",
     "select_clients",
     "usable_content",
 ]  # fmt: skip

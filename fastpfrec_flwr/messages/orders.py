@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -68,6 +69,12 @@ def decode_order(content: RecordDict) -> Order:
     record = record_of(content, "order", ConfigRecord)
     exact_keys(record, set(_ORDER_TYPES), "order")
     values = {key.replace("-", "_"): value_of(record, key, kind, "order") for key, kind in _ORDER_TYPES.items()}
+    for key in ("state_id", "phase"):
+        # They become names of folders on a device.
+        if not re.fullmatch(r"[A-Za-z0-9][\w-]{0,63}", values[key], re.ASCII):
+            raise RefusedError(
+                f"order: {key.replace('_', '-')} must be letters, digits, '-' and '_', got {values[key]!r}"
+            )
     return Order(**values)
 
 

@@ -14,6 +14,7 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.messages.arrays import decode_array, encode_array
 from fastpfrec_flwr.messages.records import RefusedError, exact_keys, record_of, usable_content, value_of
 from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.privacy.eight_bits import LARGEST_EXPONENT, SMALLEST_EXPONENT, from_eight_bits
 from fastpfrec_flwr.privacy.laws import LAPLACE
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -54,8 +55,12 @@ class TrainReport:
     table_version: int = 0
 
 
-def encode_uploads(uploads: PrivatizedUploads, report: TrainReport) -> RecordDict:
+def encode_uploads(uploads: PrivatizedUploads, report: TrainReport, num_items: int = 0) -> RecordDict:
     """SuperNode -> trusted nodes: what its clients upload.
+
+    Parameters
+    ----------
+    num_items : rows of the table. Uploads of whole tables leave out their row numbers then, which say nothing.
 
     Raises
     ------
@@ -64,6 +69,10 @@ def encode_uploads(uploads: PrivatizedUploads, report: TrainReport) -> RecordDic
     if type(uploads) is not PrivatizedUploads:
         raise TypeError(f"only PrivatizedUploads may leave a client, got {type(uploads).__name__}")
     arrays = {name: encode_array(getattr(uploads, name)) for name in _UPLOAD_DTYPES}
+    if uploads.exponents is not None:
+        arrays["exponents"] = encode_array(uploads.exponents)
+    if num_items and len(uploads.rows) and (np.diff(uploads.pointer) == num_items).all():
+        arrays["rows"] = encode_array(np.empty(0, np.int32))
     return RecordDict(
         {
             "uploads": ArrayRecord(arrays),
@@ -100,7 +109,7 @@ def decode_uploads(
     ----------
     server_round : the round that is open. max_clients : most clients that the reply may bring.
     num_items, embedding_dim : shape of the table. cover_scale : noise that simulated dense uploads still lack, or 0.
-    precision : float32, or float16 where the run asks for it; they are float32 from here on.
+    precision : float32, or float16 or int8 where the run asks for it; they are float32 from here on.
     table_version : of the table that was sent; None takes any.
     noise_kind : law of the noise, see `privacy.laws`.
 
@@ -121,15 +130,19 @@ def decode_uploads(
     if report.skipped > max_clients or report.positives > most_positives:
         raise RefusedError(f"train: at most {max_clients} clients and {most_positives} positives, got {report}")
     arrays = record_of(content, "uploads", ArrayRecord)
-    exact_keys(arrays, set(_UPLOAD_DTYPES), "uploads")
+    exact_keys(arrays, {*_UPLOAD_DTYPES, *(["exponents"] if precision == "int8" else [])}, "uploads")
     nonces = decode_array(arrays["nonces"], "nonces", "uint64", (None,))
     if len(nonces) > max_clients:
         raise RefusedError(f"nonces: {len(nonces)} clients, at most {max_clients} were asked")
     pointer = decode_array(arrays["pointer"], "pointer", "int64", (len(nonces) + 1,))
     rows = decode_array(arrays["rows"], "rows", "int32", (None,))
-    values = decode_array(arrays["values"], "values", precision, (len(rows), embedding_dim))
+    whole = not len(rows) and claimed == 0.0 and pointer[0] == 0 and bool((np.diff(pointer) == num_items).all())
+    count = len(nonces) * num_items if whole else len(rows)
+    values = decode_array(arrays["values"], "values", precision, (count, embedding_dim))
+    if whole:
+        rows = np.tile(np.arange(num_items, dtype=np.int32), len(nonces))  # whole tables come without row numbers
     if precision != "float32":
-        values = values.astype(np.float32)
+        values = _as_float32(values, arrays, precision)
         values.flags.writeable = False  # one type for the kernels, however the values came
     # Compared, not subtracted: differences of hostile pointers wrap around and look harmless.
     if pointer[0] != 0 or pointer[-1] != len(rows) or (pointer[1:] < pointer[:-1]).any():
@@ -148,6 +161,20 @@ def decode_uploads(
     if faults.any():
         uploads = select_clients(uploads, np.flatnonzero(faults == 0))
     return DecodedUploads(uploads, report, [_FAULTS[int(fault)] for fault in faults if fault])
+
+
+def _as_float32(values: NDArray[Any], arrays: ArrayRecord, precision: str) -> NDArray[np.float32]:
+    if precision == "float16":
+        return values.astype(np.float32)
+    exponents = decode_array(arrays["exponents"], "exponents", "int8", (len(values),))
+    if len(exponents) and not (exponents.min() >= SMALLEST_EXPONENT and exponents.max() <= LARGEST_EXPONENT):
+        raise RefusedError(f"exponents: must be {SMALLEST_EXPONENT} to {LARGEST_EXPONENT}")
+    return from_eight_bits(values, exponents)
+
+
+def row_bytes(precision: str, width: int) -> int:
+    """Bytes of one uploaded row of `width` values, its number left out."""
+    return width + 1 if precision == "int8" else int(np.dtype(precision).itemsize) * width
 
 
 _FAULTS = {

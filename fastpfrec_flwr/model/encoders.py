@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model import fastgnn, lightgcn
 from fastpfrec_flwr.model.linear import layer_weights
 from fastpfrec_flwr.model.scoring import inference_user_vectors
+from fastpfrec_flwr.model.spectral import solved_vectors
+
+if TYPE_CHECKING:  # a device that trains with the compiled step starts without torch, in half the time and memory
+    from torch import Tensor
 
 
 class Stars(NamedTuple):
@@ -147,10 +150,43 @@ class LightGCN:
         )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Spectral:
+    """Codes and least squares, see `model.spectral`; there is no loss to encode for."""
+
+    background_weight: float
+    user_l2: float
+
+    def item_weights(self, table: NDArray[np.float32]) -> NDArray[np.float32]:
+        """All alike."""
+        return np.ones(len(table), np.float32)
+
+    def refreshes(self, server_round: int) -> bool:
+        """Never."""
+        return False
+
+    def encode(self, private: Tensor, edge_rows: Tensor, weights: Tensor, stars: Stars, refresh: bool) -> Encoded:
+        """Not used: what a client sends is no gradient.
+
+        Raises
+        ------
+        TypeError always.
+        """
+        raise TypeError("the spectral encoder has no loss: client.spectral_step makes its updates")
+
+    def user_vectors(
+        self, table: NDArray[np.float32], history: Rows, private: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """See `Encoder`; the private vectors say nothing here."""
+        return solved_vectors(table, history.items, history.starts, history.ends, self.background_weight, self.user_l2)
+
+
 def build_encoder(config: RunConfig) -> Encoder:
     """The encoder that the configuration asks for."""
     if config.encoder == "lightgcn":
         return LightGCN(config.num_layers)
+    if config.encoder == "spectral":
+        return Spectral(config.background_weight, config.user_l2)
     return FastGNN(
         config.user_weight,
         config.neighbour_weight,

@@ -11,15 +11,16 @@ w_l = ||E_l||^(-a) / Z are the norm weights that everybody computes from the pub
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.model.linear import weights_of_norms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @compiled
@@ -60,6 +61,8 @@ def neighbourhood_sums(rows: Tensor, owner: Tensor, num_users: int) -> Tensor:
     -------
     (users, k).
     """
+    import torch
+
     return torch.zeros(num_users, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add(0, owner, rows)
 
 

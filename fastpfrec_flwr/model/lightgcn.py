@@ -16,7 +16,10 @@ lie outside the star (a user's own items are masked), so there the factor orders
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 from fastpfrec_flwr.model.linear import layer_weights
 

@@ -19,7 +19,7 @@ from fastpfrec_flwr.privacy.accountant import (
 )
 from fastpfrec_flwr.privacy.laws import LAPLACE
 from fastpfrec_flwr.privacy.ledger import UploadGuarantee, sensitivity, unprotected
-from fastpfrec_flwr.privacy.lines import DEFAULT_DELTA, INTERACTION, USER, Ledger, Line, Setting
+from fastpfrec_flwr.privacy.lines import DEFAULT_DELTA, INTERACTION, Ledger, Line, Setting, user_adjacency
 from fastpfrec_flwr.privacy.masking import group_threshold
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 
@@ -27,12 +27,12 @@ from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 def upload_costs(config: RunConfig, num_items: int) -> tuple[Cost, Cost, str]:
     """Cost of one upload, what its count column adds in a user's first round, and what bounds it.
 
-    Any two clipped uploads are at most twice the clip apart.
+    Any two clipped uploads are at most twice the clip apart, and each at most the clip from zero.
     """
     scale, kind = config.effective_noise_scale, config.noise_kind
     apart = sensitivity(
         config.row_clip, config.clip_norm, config.clip_kind == "l1", config.coordinate_clip,
-        num_items, config.embedding_dim,
+        num_items, config.embedding_dim, config.adjacency == "zero-out",
     )  # fmt: skip
     reason = unprotected(scale, config.upload == "dense")
     if not reason and math.isinf(apart.l2):
@@ -111,7 +111,15 @@ class _UploadLines:
         source = "" if bound.how.startswith("zCDP") else f" ({self.reason})"
         text = f"{why}; {bound.how}{source}" if self.cost.bounded else self.reason
         return Line(
-            observer, "uploads", scope, USER, bound.epsilon, bound.delta, _clip_words(self.config), assumed, text
+            observer,
+            "uploads",
+            scope,
+            user_adjacency(self.config),
+            bound.epsilon,
+            bound.delta,
+            _clip_words(self.config),
+            assumed,
+            text,
         )
 
     def all(self) -> list[Line]:
@@ -138,8 +146,8 @@ class _UploadLines:
         if self.cost.bounded and not self.cost.gaussian:
             mixed = self._mixed()
             shuffling = Line(
-                "server", "shuffling by the nodes", self.whole, USER, mixed.epsilon, mixed.delta, _clip_words(config),
-                self._honest(), mixed.how,
+                "server", "shuffling by the nodes", self.whole, user_adjacency(config), mixed.epsilon, mixed.delta,
+                _clip_words(config), self._honest(), mixed.how,
             )  # fmt: skip
             lines.append(shuffling)
         server = Bound(server_whole.epsilon, server_whole.delta, "no more than the server")
@@ -224,7 +232,7 @@ class _UploadLines:
         config, setting = self.config, self.setting
         if 0 < config.evaluate_every < config.num_rounds and self.cost.bounded:
             return Line(
-                "final model", "uploads", self.whole, USER, math.inf, 0.0, _clip_words(config), self.noise,
+                "final model", "uploads", self.whole, user_adjacency(config), math.inf, 0.0, _clip_words(config), self.noise,
                 "which round's table is kept (or for how many rounds is trained) is chosen by validation sums without noise; "
                 "evaluate-every = 0 keeps the last round's",
             )  # fmt: skip
@@ -283,7 +291,7 @@ def _plain_sums(setting: Setting) -> list[Line]:
         sums["train loss sums"] = "added up per SuperNode, no noise; report-loss = false sends none"
     return [
         Line(
-            "server", release, "whole run", USER, math.inf, 0.0, "none",
+            "server", release, "whole run", user_adjacency(config), math.inf, 0.0, "none",
             "a sum over a SuperNode's users hides one only from who does not know the others", reason,
         )
         for release, reason in sums.items()

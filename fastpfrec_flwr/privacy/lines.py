@@ -9,9 +9,18 @@ from typing import Any
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.privacy.accountant import show
 
-USER = "replace one user's whole data (by any other that can train too)"
+_USERS = {
+    "replace": "replace one user's whole data (by any other that can train too)",
+    "zero-out": "one user's whole data is there, or its device sends a zero change with the same noise; "
+    "that it takes part is public",
+}
 INTERACTION = "add or remove one interaction of one user"
 DEFAULT_DELTA = 1e-5
+
+
+def user_adjacency(config: RunConfig) -> str:
+    """What a user may change unnoticed, in the words of a line."""
+    return _USERS[config.adjacency]
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,7 @@ class Ledger:
         """One sentence on the uploads over the whole run, for the log."""
         parts = []
         for line in self.lines:
-            if line.release == "uploads" and line.scope.startswith("whole run") and line.adjacency == USER:
+            if line.release == "uploads" and line.scope.startswith("whole run") and line.adjacency in _USERS.values():
                 parts.append(f"{line.observer} epsilon = {show(line.epsilon)}, delta = {line.delta:g}")
         without = [line.release for line in self.lines if line.observer == "server" and line.release.endswith("sums")]
         return (

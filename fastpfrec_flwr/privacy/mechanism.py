@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -46,21 +46,27 @@ class PrivatizedUploads:
     ----------
     nonces : (clients,) uint64; decides the trusted node, names nobody.
     pointer : (clients + 1,) int64. rows : (touched,) int32, of each client sorted and distinct.
-    values : (touched, k) float32, or float16.
     cover_scale : scale of the noise that lies on every other row but is drawn where the upload arrives (simulated dense
         uploads); 0 where the rows are all there is.
+    values : (touched, k) float32, float16, or int8 multiples of 2^exponent.
+    exponents : (touched,) int8 where `values` are int8.
     """
 
     nonces: NDArray[np.uint64]
     pointer: NDArray[np.int64]
     rows: NDArray[np.int32]
-    values: NDArray[np.float32] | NDArray[np.float16]
+    values: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.int8]
     cover_scale: float
     seal: object = field(repr=False, compare=False)
+    exponents: NDArray[np.int8] | None = None
 
     def __post_init__(self) -> None:
         if self.seal is not _SEAL:
             raise TypeError("PrivatizedUploads come from Mechanism.privatize; nothing else may leave a client")
+
+    def recoded(self, values: NDArray[np.int8], exponents: NDArray[np.int8]) -> PrivatizedUploads:
+        """The same uploads in fewer bits, made of the private values alone."""
+        return replace(self, values=values, exponents=exponents)
 
 
 @dataclass(frozen=True)

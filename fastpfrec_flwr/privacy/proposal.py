@@ -100,8 +100,9 @@ def propose_noise(setting: Setting, target: float, observer: str = "trusted node
     if line.epsilon > target:
         raise AssertionError(f"noise-scale {noise_scale} gives epsilon {line.epsilon}, not <= {target}")
     cost, _, _ = upload_costs(proposed.config, setting.num_items)
-    # Twice the clip over the scale is sqrt(2 rho).
-    clip = math.sqrt(2 * cost.rho) * proposed.config.effective_noise_scale / 2
+    # Twice the clip over the scale is sqrt(2 rho), or once the clip where the other upload is zero.
+    apart = math.sqrt(2 * cost.rho) * proposed.config.effective_noise_scale
+    clip = apart if setting.config.adjacency == "zero-out" else apart / 2
     signal = clip / math.sqrt(setting.num_items * setting.config.embedding_dim)
     law = NoiseLaw(proposed.config.noise_kind, proposed.config.effective_noise_scale)
     return Proposal(target, noise_scale, line, signal, law.deviation, _changes(proposed, observer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import AcrossNodes, NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import load_strategy
+from fastpfrec_flwr.server.posterior import PosteriorStep
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steps import ServerStep, build_step
@@ -102,6 +104,7 @@ class Around:
     tier: Callable[[Tier], Tier] = _as_it_is
     server_aggregator: Callable[[ServerAggregator], ServerAggregator] = _as_it_is
     step: Callable[[ServerStep], ServerStep] = _as_it_is
+    roster: Callable[[Roster], Roster] = _as_it_is
 
 
 def build_tier(
@@ -114,6 +117,9 @@ def build_tier(
     aggregator = around.node_aggregator(build_node_aggregator(config))
     if config.tier == "direct":
         return DirectTier(config.seed, aggregator)
+    # The paper's rule is the paper's, and no check is none: what goes beyond goes with our own checks.
+    ours = config.check in ("clients", "absolute")
+    aligned = ours and config.alignment_z_threshold > 0
     return TrustedNodes(
         config.num_trusted_nodes,
         build_check(config),
@@ -123,9 +129,20 @@ def build_tier(
         config.embedding_dim,
         aggregator,
         roster,
-        AlignmentCheck(config.alignment_z_threshold) if config.alignment_z_threshold > 0 else NoCrossCheck(),
+        AlignmentCheck(config.alignment_z_threshold) if aligned else NoCrossCheck(),
         config.outlier_ratio_threshold,
+        config.row_clip if ours else 0.0,
+        config.node_aggregator == "mean",
     )
+
+
+def build_server_step(config: RunConfig, threads: int) -> ServerStep:
+    """What becomes of the average."""
+    if config.server_step == "posterior":
+        # Every client's noise has the same size, whatever node it is in.
+        deviation = config.noise_deviation / math.sqrt(config.clients_per_round)
+        return PosteriorStep(deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent)
+    return build_step(config, threads)
 
 
 def build_strategy(
@@ -143,12 +160,12 @@ def build_strategy(
     if config.strategy != "fastpfrec":
         make = load_strategy(config.strategy, config.strategy_options)
         return ForeignStrategy(config, make, config.strategy, folder, threads)
-    roster = build_roster(config)
+    roster = around.roster(build_roster(config))
     make_rounds = SecureFastPFRec if config.secure_sum else FastPFRec
     return make_rounds(
         config,
         around.tier(build_tier(config, threads, roster, around)),
-        around.step(build_step(config, threads)),
+        around.step(build_server_step(config, threads)),
         folder,
         threads,
         around.server_aggregator(build_server_aggregator(config)),

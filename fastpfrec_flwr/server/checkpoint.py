@@ -20,7 +20,7 @@ FORMAT = 1
 FREE_KEYS = {
     "data-dir", "output-dir", "state-dir", "device", "threads", "resume-from", "checkpoint-every", "round-timeout",
     "report-loss", "evaluate-every", "early-stop-patience", "strategy-memory", "user-metrics", "trackers",
-    "catalogue", "initial-model",
+    "log-format", "metrics-file", "catalogue", "initial-model",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import time
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,17 @@ class RunFolder:
 
     Parameters
     ----------
-    path : absolute; made, must be writable.
+    path : absolute; made, must be writable. log_format : of its log, `text` or `json` (one object a line).
 
     Raises
     ------
     ConfigError if it cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log_format: str = "text") -> None:
         self.path = path
+        self._log_format = log_format
         self._metrics: list[dict[str, Any]] = []
-        self._log: list[str] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "log.txt", b"")
@@ -47,12 +48,20 @@ class RunFolder:
         """Where the newest checkpoint lies."""
         return self.path / "checkpoints" / "latest.npz"
 
-    def log(self, line: str) -> None:
-        """Print a line and keep it in `log.txt`."""
+    def log(self, line: str, event: str = "message", **figures: Any) -> None:
+        """Print a line and keep it in `log.txt`.
+
+        Parameters
+        ----------
+        event, figures : what happened and its numbers, which the JSON format has beside the words.
+        """
+        kept = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}"
+        if self._log_format == "json":
+            now = datetime.now(UTC).isoformat(timespec="milliseconds")
+            line = kept = json.dumps(_plain({"time": now, "event": event, "message": line, **figures}))
         print(line, flush=True)
-        self._log.append(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}")
         with (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(self._log[-1] + "\n")
+            file.write(kept + "\n")
 
     def write_config(self, config: RunConfig, facts: dict[str, Any]) -> None:
         """Write `config.json`: the resolved configuration, versions, and what the data is."""
@@ -173,7 +182,7 @@ def choose_run_folder(config: RunConfig, name: str) -> RunFolder:
             raise ConfigError(
                 f"output-dir must be an absolute path, got {config.output_dir!r}: Flower runs apps in a folder of its own"
             )
-        return RunFolder(path)
+        return RunFolder(path, config.log_format)
     import platformdirs
 
-    return RunFolder(Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs" / name)
+    return RunFolder(Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs" / name, config.log_format)

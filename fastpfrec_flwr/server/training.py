@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any, Protocol
@@ -27,19 +24,19 @@ from numpy.typing import NDArray
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.catalogue import Catalogue, CatalogueError, hash_of
 from fastpfrec_flwr.config import ConfigError, RunConfig
-from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.named import build_layout
-from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
-from fastpfrec_flwr.privacy.lines import Ledger, Setting
 from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.health import MetricsFile, health_line, round_health
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
+from fastpfrec_flwr.server.presence import Presence
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
-from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
+from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState
+from fastpfrec_flwr.server.summary import Progress, Subject, summarise
 from fastpfrec_flwr.server.trackers import Trackers
 
 # Lines of one round about refusals: whoever lies may give a new reason with every message.
@@ -79,38 +76,6 @@ class Rounds(Protocol):
     def release(self, grid: Grid) -> None: ...  # noqa: D102
 
 
-@dataclass
-class Progress:
-    """Where a run stands; all of it goes into a checkpoint.
-
-    Attributes
-    ----------
-    phase : `train`, `refit` or `done`. server_round : last finished round of it. best_round, best : the best evaluated round by
-        validation and its metrics. test : metrics on the test part of that round (or after the refit). stale : evaluations since.
-    lines : evaluated rounds so far. seconds : of the rounds so far.
-    """
-
-    phase: str = "train"
-    server_round: int = 0
-    best_round: int = 0
-    best: dict[str, float] = field(default_factory=dict)
-    test: dict[str, float] = field(default_factory=dict)
-    stale: int = 0
-    lines: list[dict[str, Any]] = field(default_factory=list)
-    round_seconds: list[float] = field(default_factory=list)
-    total_seconds: float = 0.0
-    tally: Tally = field(default_factory=Tally)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON-able values."""
-        return {**vars(self), "tally": self.tally.to_dict()}
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> Progress:
-        """Read what `to_dict` wrote."""
-        return Progress(**{**values, "tally": Tally.from_dict(values["tally"])})
-
-
 class Training:
     """One run, from discovery to the summary.
 
@@ -138,6 +103,9 @@ class Training:
         self._told_skips: set[str] = set()
         self._result = Result()
         self._trackers = Trackers(config, None if folder is None else folder.path, self._say)
+        self._presence: Presence | None = None
+        self._supernodes = 0
+        self._metrics_file = MetricsFile(Path(config.metrics_file)) if config.metrics_file else None
 
     def run(
         self,
@@ -183,6 +151,9 @@ class Training:
         for reason in dict.fromkeys(nodes.refused):
             self._say(f"a SuperNode does not take part: {reason}")
         self._strategy.attach(nodes, self._state_id)
+        self._supernodes = len(nodes.ids)
+        if nodes.deployed:
+            self._presence = Presence(self._grid, nodes, order, self._say)
         first = nodes.descriptions[0]
         self._strategy.use_catalogue(first.catalogue, 0 if catalogue is None else catalogue.version)
         self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
@@ -217,8 +188,8 @@ class Training:
             f"{min(self._config.clients_per_round, nodes.num_users)} clients a round to "
             f"{self._strategy.route}"
         )
-        self._say(self._privacy_line())
-        self._say(self._ledger().whole_run_line())
+        self._say(self._subject.privacy_line())
+        self._say(self._subject.ledger().whole_run_line())
         for note in self._strategy.notes():
             self._say(note)
         if self._config.user_metrics and nodes.deployed:
@@ -269,6 +240,12 @@ class Training:
         items = starting_table(self._item_ids, self._config)
         return ServerState.start(self._layout.start(items, self._config.seed))
 
+    @property
+    def _subject(self) -> Subject:
+        config, facts = self._config, self._facts
+        name = facts["data"]["name"] if facts["deployed"] else config.data_set
+        return Subject(config, name, self._data, self._users, self._rows, bool(facts["deployed"]))
+
     # ---- rounds ------------------------------------------------------------------------------------------------------
 
     def _phase(
@@ -287,6 +264,7 @@ class Training:
         for server_round in range(progress.server_round + 1, num_rounds + 1):
             if self._stop.is_set():
                 return
+            self._gather()
             tick = time.perf_counter()
             every = self._config.evaluate_every
             due = phase == "train" and ((every and server_round % every == 0) or server_round == num_rounds)
@@ -307,6 +285,7 @@ class Training:
                 {"clients": outcome.trained, "refused": len(outcome.refused), "isolated": outcome.isolated}
             )
             self._warn(server_round, outcome)
+            self._tell_health(phase, server_round, num_rounds, outcome)
             if due:
                 self._evaluate(server_round, outcome, num_rounds, time.monotonic() - began)
                 if evaluate_fn is not None:
@@ -321,6 +300,25 @@ class Training:
             if due and 0 < self._config.early_stop_patience <= progress.stale:
                 self._say(f"no better validation {CRITERION} for {progress.stale} evaluations: stopped early")
                 return
+
+    def _gather(self) -> None:
+        """On real devices: who is on line now takes part in the next round."""
+        if self._presence is not None:
+            nodes = self._presence.update()
+            self._strategy.attach(nodes, self._state_id)
+            self._supernodes = len(nodes.ids)
+
+    def _tell_health(self, phase: str, server_round: int, num_rounds: int, outcome: RoundOutcome) -> None:
+        """A line for each round of a deployment and wherever the log is for machines; simulations have too many of them."""
+        config = self._config
+        figures = round_health(
+            phase, server_round, num_rounds, self._supernodes, outcome, self._progress.round_seconds[-1],
+            messages.row_bytes(config.upload_precision, config.upload_width),
+        )  # fmt: skip
+        if self._presence is not None or config.log_format == "json":
+            self._say(health_line(figures), "round", **figures)
+        if self._metrics_file is not None:
+            self._metrics_file.write(figures)
 
     def _warn(self, server_round: int, outcome: RoundOutcome) -> None:
         if outcome.events:
@@ -377,7 +375,7 @@ class Training:
         if self._folder is not None:
             self._folder.add_metrics(line)
         self._trackers.round(line)
-        self._say(progress_line(line, num_rounds))
+        self._say(progress_line(line, num_rounds), "evaluation", **line)
 
     def _after_train(self) -> None:
         progress = self._progress
@@ -429,7 +427,7 @@ class Training:
         # Counts of the best round are in no checkpoint; after a resume without a better round the newest are as good.
         counts = self._best_counts if self._best_counts is not None else self._strategy.state.item_counts
         self._result.arrays = messages.encode_model(table)
-        summary = self._summary(stopped)
+        summary = summarise(self._subject, progress, self._strategy.evaluated_users, stopped)
         if stopped:
             self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
@@ -439,123 +437,12 @@ class Training:
             self._folder.write_summary(summary)
             self._folder.plot_learning_curve()
         self._trackers.end(summary)
-        self._say(final_table(summary))
+        self._say(final_table(summary), "summary", **summary)
         if self._folder is not None:
             self._say(f"run folder: {self._folder.path}")
 
-    def _summary(self, stopped: bool) -> dict[str, Any]:
-        config, progress, tally = self._config, self._progress, self._progress.tally
-        k, items = config.embedding_dim, self._rows
-        rounds = max(tally.rounds, 1)
-        table_bytes = 4 * items * k
-        clients = tally.trained / rounds
-        width = np.dtype(config.upload_precision).itemsize
-        sparse = tally.uploaded_rows / rounds * (width * k + 4)
-        nodes = config.num_trusted_nodes if config.tier == "trusted-nodes" else 0
-        median = float(np.median(progress.round_seconds)) if progress.round_seconds else 0.0
-        tiers = zip(("clients", "trusted_nodes", "server"), tally.tier_seconds, strict=True)
-        return {
-            "data_set": config.data_set,
-            "data_fingerprint": self._data,
-            "seed": config.seed,
-            "rounds": progress.best_round if progress.phase == "done" and config.refit else progress.server_round,
-            "best_round": progress.best_round,
-            "refit": config.refit,
-            "stopped": stopped,
-            "protocol": self._protocol(),
-            "validation": progress.best,
-            "test": progress.test,
-            **self._sampling(),
-            "seconds": {
-                "total": progress.total_seconds,
-                "round_median": median,
-                # As many rounds as let each user train once.
-                "epoch": median * self._users / max(min(config.clients_per_round, self._users), 1),
-                **{f"{tier}_round": seconds / rounds for tier, seconds in tiers},
-            },
-            "peak_rss_mb": peak_rss_mb(),
-            "clients": {
-                "trained": tally.trained,
-                "refused": tally.refused,
-                "isolated": tally.isolated,
-                "isolated_share": tally.isolated / max(tally.trained, 1),
-                "isolated_nodes": tally.isolated_nodes,
-                "skipped": tally.skipped,
-                "skip_reasons": dict(tally.skips),
-                "lost": tally.lost,
-                "lost_share": tally.lost / max(tally.trained, 1),
-                "reassigned": tally.reassigned,
-                "reasons": dict(tally.reasons.most_common(20)),
-            },
-            "rounds_without_update": tally.unmoved_rounds,
-            "nodes": {
-                "failures": tally.node_failures,
-                "rounds_away": tally.nodes_away,
-                "rounds_quarantined": tally.nodes_quarantined,
-                "rounds_without_any": tally.rounds_without_nodes,
-            },
-            "bytes": {
-                "down": round(clients * table_bytes),
-                "up": round(clients * width * items * k if config.upload == "dense" else sparse),
-                "nodes_up": nodes * table_bytes,
-            },
-            "privacy": self._privacy(),
-        }
-
-    def _sampling(self) -> dict[str, Any]:
-        """What the figures of a sample of users are worth; nothing where everybody was ranked for."""
-        if self._config.evaluate_users == 0:
-            return {}
-        users = self._strategy.evaluated_users
-        values = {"validation": self._progress.best, "test": self._progress.test}
-        widths = {part: half_widths(values[part], count) for part, count in users.items() if count and values[part]}
-        return {"evaluated_users": dict(users), "half_width_95": widths}
-
-    def _protocol(self) -> str:
-        if self._config.refit:
-            return "rounds chosen on validation (cut from train), then trained on train + validation; test masks both"
-        return (
-            "trained on train, round chosen on validation (cut from train), test figures of that round; test masks both"
-        )
-
-    def _privacy(self) -> dict[str, Any]:
-        config = self._config
-        guarantee = one_upload(config, self._rows)
-        infinite = math.isinf(guarantee.epsilon)
-        ledger = self._ledger()
-        return {
-            "adjacency": "replace one client's whole data",
-            "epsilon_per_upload": "infinity" if infinite else guarantee.epsilon,
-            "delta_per_upload": guarantee.delta,
-            "reason": guarantee.reason,
-            "noise": f"{config.noise}, scale {config.effective_noise_scale}",
-            "randomness": "operating system" if self._facts["deployed"] else "seeded (simulation)",
-            "not_noised": ["metric sums per SuperNode"] + (["train loss per SuperNode"] if config.report_loss else []),
-            "uploads_per_user": ledger.setting.uploads,
-            **ledger.to_dict(),
-        }
-
-    def _ledger(self) -> Ledger:
-        """What the whole run as configured costs, whoever stops it earlier."""
-        return build_ledger(Setting(self._config, max(self._users, 1), self._rows, bool(self._facts["deployed"])))
-
-    def _privacy_line(self) -> str:
-        privacy = self._privacy()
-        epsilon = privacy["epsilon_per_upload"]
-        shown = epsilon if isinstance(epsilon, str) else f"{epsilon:,.0f}" if epsilon >= 100 else f"{epsilon:.3g}"
-        return (
-            f"privacy: this configuration gives epsilon = {shown} per upload, delta = {privacy['delta_per_upload']:g} "
-            f"({privacy['reason']}); randomness of the noise: {privacy['randomness']}"
-        )
-
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, event: str = "message", **figures: Any) -> None:
         if self._folder is not None:
-            self._folder.log(line)
+            self._folder.log(line, event, **figures)
         else:
             print(line, flush=True)
-
-
-def peak_rss_mb() -> float:
-    """Largest resident memory of this process so far, in MB."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (1 << 20) if sys.platform == "darwin" else peak / 1024

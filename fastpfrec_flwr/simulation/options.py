@@ -13,7 +13,7 @@ from fastpfrec_flwr.config import ConfigError
 # As Flower splits one `-c`: a key, `=`, then a quoted text or everything up to the next blank.
 _PAIR = re.compile(r"""([^\s=]+)=('[^']*'|"[^"]*"|\S+)""")
 _BARE_WORD = re.compile(r"[A-Za-z_./~][^\s'\"\[\]{}#,]*")
-_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume-from", "initial-model", "catalogue")
+_PATH_KEYS = ("data-dir", "output-dir", "state-dir", "resume-from", "initial-model", "catalogue", "metrics-file")
 
 
 def merge_options(options: Iterable[str], defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,18 +1,21 @@
-"""Who pulls where others pull: the check that sees clients who collude, however small their uploads.
+"""Who pulls where all others pull: the check that sees clients who collude, however small their uploads.
 
-Honest clients change mostly different rows, so an upload has little to do with the mean of the others in its node. Liars who send
-one crafted change (ALIE, IPM, Min-Max, sybils) share a direction, and the mean of the others holds their common part. The statistic
-is the length of the others' mean along the upload,
+Honest clients change mostly different rows, so an upload has little to do with the mean of all others. Liars who send one crafted
+change (ALIE, IPM, Min-Max, sybils) or pull at one goal (clustering) share a direction, and the mean of the others holds their
+common part. The statistic is the length of the others' mean along the upload,
 
-    a_j = <x_j, mean of the others> / max(|x_j|, resolution),
+    a_j = <x_j, mean of all others> / max(|x_j|, resolution),
 
-with |x_j| the noise-corrected size. Its robust z within the node, upwards only, says who is out (after FoolsGold, Fung et al.,
-RAID 2020, which compares clients pairwise and over rounds; a node sees a client once).
+with |x_j| the noise-corrected size (after FoolsGold, Fung et al., RAID 2020, which compares clients pairwise and over rounds; a
+node sees a client once). The trusted nodes exchange their means, and median and MAD of their clients' a_j, among themselves: the
+mean of 256 clients has a third of the noise of one node's, and a node in which liars are the majority is judged by the others'
+scale. The server learns nothing of it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,34 +24,41 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
-from fastpfrec_flwr.trusted_node.detection import Distances, robust_z_scores
+from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
-# With fewer clients a median of alignments says nothing.
+# With fewer clients a node's median of alignments says nothing, and it has no say in the scale.
 _FEWEST = 5
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """What one node brings to the comparison.
+
+    Attributes
+    ----------
+    members : of each part, the clients that its own check left. mean : their plain mean. distances : of them.
+    normals : (clients,) one standard normal draw each, for the noise that simulated uploads do not carry.
+    """
+
+    members: list[NDArray[np.int64]]
+    mean: NodeMean
+    distances: Distances
+    normals: NDArray[np.float64]
+
+
 class CrossCheck(Protocol):
-    """A rule of one trusted node that compares its clients with each other, after the check of each alone."""
+    """A rule of all trusted nodes together that compares their clients, after each node's own check."""
 
     def examine(
-        self,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        mean: NodeMean,
-        distances: Distances,
-        normals: NDArray[np.float64],
-        num_items: int,
-        noise_scale: float,
-        columns: int,
-    ) -> NDArray[np.bool_]:
-        """(clients,) who is out, in the order of parts and members.
+        self, parts: list[Uploads], nodes: Sequence[Candidates], num_items: int, noise_scale: float, columns: int
+    ) -> list[NDArray[np.bool_]]:
+        """For each node, (clients,) who is out, in the order of parts and members.
 
         Parameters
         ----------
-        parts, members : as in `aggregation.node_mean`. mean : their plain mean. distances : of these clients.
-        normals : (clients,) one standard normal draw each, for the noise that simulated uploads do not carry.
-        num_items : rows of the table. noise_scale : lambda of honest uploads. columns : of an upload that are the table's.
+        parts : all uploads of the round. num_items : rows of the table. noise_scale : lambda of honest uploads.
+        columns : of an upload that are a change of the table.
         """
 
 
@@ -57,46 +67,54 @@ class NoCrossCheck:
     """Compares nobody."""
 
     def examine(
-        self,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        mean: NodeMean,
-        distances: Distances,
-        normals: NDArray[np.float64],
-        num_items: int,
-        noise_scale: float,
-        columns: int,
-    ) -> NDArray[np.bool_]:
+        self, parts: list[Uploads], nodes: Sequence[Candidates], num_items: int, noise_scale: float, columns: int
+    ) -> list[NDArray[np.bool_]]:
         """Nobody is out."""
-        return np.zeros(mean.clients, np.bool_)
+        return [np.zeros(node.mean.clients, np.bool_) for node in nodes]
 
 
 @dataclass(frozen=True)
 class AlignmentCheck:
-    """Isolates clients whose alignment has a robust z above `threshold` in their node."""
+    """Isolates clients whose alignment lies more than `threshold` robust standard deviations above the middle."""
 
     threshold: float
 
     def examine(
-        self,
-        parts: list[Uploads],
-        members: list[NDArray[np.int64]],
-        mean: NodeMean,
-        distances: Distances,
-        normals: NDArray[np.float64],
-        num_items: int,
-        noise_scale: float,
-        columns: int,
-    ) -> NDArray[np.bool_]:
+        self, parts: list[Uploads], nodes: Sequence[Candidates], num_items: int, noise_scale: float, columns: int
+    ) -> list[NDArray[np.bool_]]:
         """See `CrossCheck`."""
-        if mean.clients < _FEWEST:
-            return np.zeros(mean.clients, np.bool_)
-        products, length = products_with_others(parts, members, mean, normals, num_items, columns)
-        sizes = np.maximum(distances.corrected, max(distances.resolution, 1e-12))
-        # What the noise on an upload does to its product with the others' mean.
-        resolution = noise_scale * math.sqrt(2.0) * length / float(np.median(sizes))
-        flags: NDArray[np.bool_] = robust_z_scores(products / sizes, resolution) > self.threshold
-        return flags
+        everybody = merged([node.mean for node in nodes], num_items, columns)
+        if everybody.clients < _FEWEST:
+            return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
+        found, middles, spreads, resolutions = [], [], [], []
+        for node in nodes:
+            products, length = products_with_others(parts, node.members, everybody, node.normals, num_items)
+            sizes = np.maximum(node.distances.corrected, max(node.distances.resolution, 1e-12))
+            alignments = products / sizes
+            found.append(alignments)
+            # What the noise on an upload does to its product with the others' mean.
+            deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
+            resolutions.append(deviation * length / float(np.median(sizes)))
+            if len(alignments) >= _FEWEST or len(nodes) == 1:
+                middles.append(float(np.median(alignments)))
+                spreads.append(float(np.median(np.abs(alignments - middles[-1]))))
+        if not middles:
+            return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
+        middle = float(np.median(middles))
+        spread = max(float(np.median(spreads)) / NORMAL_QUARTILE, float(np.median(resolutions)), 1e-300)
+        return [alignments - middle > self.threshold * spread for alignments in found]
+
+
+def merged(means: Sequence[NodeMean], num_items: int, columns: int) -> NodeMean:
+    """The mean over the clients of all nodes, on every row; `columns` of an upload count."""
+    clients = sum(mean.clients for mean in means)
+    total, touched = np.zeros((num_items, columns)), np.zeros(num_items, np.int64)
+    for mean in means:
+        total[mean.rows] += mean.values[:, :columns].astype(np.float64) * mean.clients
+        touched[mean.rows] += mean.touched_by
+    rows = np.arange(num_items, dtype=np.int32)
+    first = means[0]
+    return NodeMean(clients, rows, (total / clients).astype(np.float32), touched, first.cover_scale, first.noise_kind)
 
 
 def products_with_others(
@@ -105,32 +123,31 @@ def products_with_others(
     mean: NodeMean,
     normals: NDArray[np.float64],
     num_items: int,
-    columns: int,
 ) -> tuple[NDArray[np.float64], float]:
-    """(clients,) <x_j, mean of the others>, and the length of the mean.
+    """(clients,) <x_j, mean of the others> for some clients, and the length of the mean.
 
     <x_j, M_-j> = (n <x_j, M> - |x_j|^2) / (n - 1). Cover noise that is not drawn yet adds a normal of its variance: the others' on
     the rows that x_j carries, and its own on all others.
 
+    Parameters
+    ----------
+    mean : over n clients, these among them, on every row (`merged`); its columns are the ones that count.
+
     Raises
     ------
-    ValueError if there are fewer than two clients.
+    ValueError if it is the mean of one client.
     """
-    n, k = mean.clients, columns
+    n, k = mean.clients, mean.values.shape[1]
     if n < 2:
-        raise ValueError("an upload of a node with one client has no others to compare it with")
-    place = np.zeros(num_items, np.int64)
-    place[mean.rows] = np.arange(len(mean.rows))
-    squares = mean.row_squares
-    if squares is None or k < mean.values.shape[1]:
-        squares = np.einsum("ij,ij->i", mean.values[:, :k], mean.values[:, :k], dtype=np.float64)
-    values = np.ascontiguousarray(mean.values, np.float32)
-    dots, own, weighted, carried, free = (np.zeros(n) for _ in range(5))
+        raise ValueError("a single upload has no others to compare it with")
+    squares = np.einsum("ij,ij->i", mean.values, mean.values, dtype=np.float64)
+    count = sum(len(chosen) for chosen in members)
+    dots, own, weighted, carried, free = (np.zeros(count) for _ in range(5))
     first = 0
     for part, chosen in zip(parts, members, strict=True):
         last = first + len(chosen)
         _products(
-            part.rows, part.values, part.pointer, chosen, place, values, squares, mean.touched_by, n, k,
+            part.rows, part.values, part.pointer, chosen, mean.values, squares, mean.touched_by, n,
             dots[first:last], own[first:last], weighted[first:last], carried[first:last], free[first:last],
         )  # fmt: skip
         first = last
@@ -141,9 +158,8 @@ def products_with_others(
     length = math.sqrt(total + k * variance * missing / n**2)
     if variance > 0:
         # Rows that x_j does not carry: each has n - 1 others, of whom some carry it.
-        others = (missing - free) - (
-            num_items - np.concatenate([np.diff(p.pointer)[m] for p, m in zip(parts, members, strict=True)])
-        )
+        lengths = np.concatenate([np.diff(p.pointer)[m] for p, m in zip(parts, members, strict=True)])
+        others = (missing - free) - (num_items - lengths)
         elsewhere = (n / (n - 1)) ** 2 * np.maximum(total - carried, 0.0) + k * variance * others / (n - 1) ** 2
         spread = variance * weighted / (n - 1) ** 2 + variance * elsewhere
         products += np.sqrt(np.maximum(spread, 0.0)) * normals
@@ -156,12 +172,10 @@ def _products(
     values: Any,
     pointer: Any,
     chosen: Any,
-    place: Any,
     mean: Any,
     squares: Any,
     touched_by: Any,
     clients: int,
-    k: int,
     dots: Any,
     own: Any,
     weighted: Any,
@@ -173,14 +187,14 @@ def _products(
     for i in range(chosen.shape[0]):
         j = chosen[i]
         for t in range(pointer[j], pointer[j + 1]):
-            p = place[rows[t]]
+            row = rows[t]
             with_mean, with_self = np.float32(0.0), np.float32(0.0)
-            for c in range(k):
-                with_mean += values[t, c] * mean[p, c]
+            for c in range(mean.shape[1]):
+                with_mean += values[t, c] * mean[row, c]
                 with_self += values[t, c] * values[t, c]
-            lacking = float(clients - touched_by[p])
+            lacking = float(clients - touched_by[row])
             dots[i] += np.float64(with_mean)
             own[i] += np.float64(with_self)
             weighted[i] += np.float64(with_self) * lacking
-            carried[i] += squares[p]
+            carried[i] += squares[row]
             free[i] += lacking

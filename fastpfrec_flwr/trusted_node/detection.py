@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,7 @@ from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 NORMAL_QUARTILE = 0.6745
 # Standard deviations that an honest client's noise may stand above its expectation before the absolute test speaks.
 ABSOLUTE_MARGIN = 4.0
+ROW_MARGIN = 10.0
 # And below it before an upload is taken for one that lacks the prescribed noise.
 QUIET_MARGIN = 6.0
 # Least standard deviation of honest log distances that is believed where the clip bounds them anyway: liars who all send the same
@@ -36,12 +38,14 @@ class Distances:
     noise_mean, noise_sd : (clients,) expectation and standard deviation of the squared norm of the noise on the m coordinates
         that carry it: 2 lambda^2 m and sqrt(20 lambda^4 m) for Laplace, sigma^2 m and sqrt(2 sigma^4 m) for Gaussian noise.
     noise_kind : its law, see `privacy.laws`.
+    row_beyond : (clients,) whether a row of the upload exceeds what the clip of rows allows; None where nobody looked.
     """
 
     squared: NDArray[np.float64]
     noise_mean: NDArray[np.float64]
     noise_sd: NDArray[np.float64]
     noise_kind: str = LAPLACE
+    row_beyond: NDArray[np.bool_] | None = None
 
     @property
     def corrected(self) -> NDArray[np.float64]:
@@ -55,7 +59,20 @@ class Distances:
 
     def of(self, members: NDArray[np.int64]) -> Distances:
         """The distances of some clients."""
-        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], self.noise_kind)
+        rows = None if self.row_beyond is None else self.row_beyond[members]
+        return Distances(self.squared[members], self.noise_mean[members], self.noise_sd[members], self.noise_kind, rows)
+
+    @staticmethod
+    def joined(parts: Sequence[Distances]) -> Distances:
+        """Those of several messages (at least one), one after the other; all of them have looked at rows, or none."""
+        rows = [part.row_beyond for part in parts if part.row_beyond is not None]
+        return Distances(
+            np.concatenate([part.squared for part in parts]),
+            np.concatenate([part.noise_mean for part in parts]),
+            np.concatenate([part.noise_sd for part in parts]),
+            parts[0].noise_kind,
+            np.concatenate(rows) if rows else None,
+        )
 
 
 @compiled
@@ -79,6 +96,18 @@ def _segment_squares(values: Any, pointer: Any, k: int, first: int, last: int, o
 
 
 @compiled
+def _rows_beyond(values: Any, pointer: Any, k: int, bound: float, first: int, last: int, out: Any) -> None:
+    for j in range(first, last):
+        largest = np.float32(0.0)
+        for t in range(pointer[j], pointer[j + 1]):
+            square = np.float32(0.0)
+            for c in range(k):
+                square += values[t, c] * values[t, c]
+            largest = max(largest, square)
+        out[j] = largest > bound
+
+
+@compiled
 def first_normals(keys: Any, out: Any) -> None:
     """One standard normal draw of each stream into `out` ((streams,) float64)."""
     one = np.empty(1, np.float32)
@@ -98,6 +127,7 @@ def upload_distances(
     columns: int | None = None,
     squares: NDArray[np.float64] | None = None,
     noise_kind: str = LAPLACE,
+    row_clip: float = 0.0,
 ) -> Distances:
     """Distance of each upload to the current table.
 
@@ -112,6 +142,7 @@ def upload_distances(
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
     squares : (clients,) squared norms over all columns, if known; they are taken where the distance is over all of them.
     noise_kind : law of both noises.
+    row_clip : L2 bound of an honest row's change, whose excess is looked for; 0 looks for none.
     """
     law = NoiseLaw(noise_kind, 1.0)
     k = values.shape[1] if columns is None else columns
@@ -132,7 +163,28 @@ def upload_distances(
         squared += np.maximum(cover, 0.0)
     noise_mean = law.unit_variance * (noise_scale**2 * carried + cover_scale**2 * covered)
     noise_sd = np.sqrt(law.unit_square_variance * (noise_scale**4 * carried + cover_scale**4 * covered))
-    return Distances(squared, noise_mean, noise_sd, noise_kind)
+    beyond = None
+    if row_clip > 0:
+        beyond = np.zeros(len(squared), np.bool_)
+        bound = row_bound(row_clip, NoiseLaw(noise_kind, noise_scale), k)
+
+        def look(first: int) -> None:
+            last = min(first + _CLIENTS_PER_TASK, len(squared))
+            _rows_beyond(values, pointer, k, bound, first, last, beyond)
+
+        in_parallel(look, range(0, len(squared), _CLIENTS_PER_TASK), threads)
+    return Distances(squared, noise_mean, noise_sd, noise_kind, beyond)
+
+
+def row_bound(row_clip: float, law: NoiseLaw, k: int) -> float:
+    """Squared norm that a row of an honest upload stays below: R^2 + E||noise||^2 + 10 sd, for Laplace noise
+    R^2 + 2 lambda^2 k + 10 sqrt(20 lambda^4 k + 8 lambda^2 R^2).
+
+    Ten standard deviations, because a round has tens of thousands of rows and Laplace noise long tails; they give a liar 10 %.
+    """
+    variance = law.unit_variance * law.scale**2
+    spread = math.sqrt(law.unit_square_variance * law.scale**4 * k + 4.0 * variance * row_clip**2)
+    return row_clip**2 * (1 + 1e-3) + variance * k + ROW_MARGIN * spread
 
 
 def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> NDArray[np.float64]:
@@ -207,8 +259,9 @@ class ClientsCheck:
 
     A client is out if the robust z of its *log* distance exceeds mu (users differ so much in activity that honest distances
     are close to lognormal: on the plain distance the same mu isolates 5 to 14 % of the honest clients, the active ones), or if
-    it exceeds what an honest client can send, where the clip of whole uploads says what that is, or if it lacks the noise that
-    every honest upload carries. Small changes harm nobody; small forgeries that many send alike are the alignment check's.
+    it sends what no honest client can: more than the clip of whole uploads allows, where there is one, less than the noise that
+    every honest upload carries, or a row beyond the clip of rows. Small changes harm nobody; small forgeries that many send alike
+    are the alignment check's.
     """
 
     threshold: float
@@ -228,7 +281,7 @@ class ClientsCheck:
         outliers = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
         if self.clip_norm > 0:
             outliers |= beyond_clip(distances, self.clip_norm)
-        outliers |= without_noise(distances)
+        outliers |= impossible(distances)
         return _isolate(outliers, self.outlier_ratio)
 
 
@@ -241,7 +294,7 @@ class AbsoluteCheck:
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
-        return _isolate(beyond_clip(distances, self.clip_norm) | without_noise(distances), self.outlier_ratio)
+        return _isolate(beyond_clip(distances, self.clip_norm) | impossible(distances), self.outlier_ratio)
 
 
 def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
@@ -259,6 +312,12 @@ def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
     bound = distances.noise_mean + clip_norm**2 * (1 + 1e-4) + ABSOLUTE_MARGIN * spread
     flags: NDArray[np.bool_] = distances.squared > bound
     return flags
+
+
+def impossible(distances: Distances) -> NDArray[np.bool_]:
+    """What no honest client sends, whatever its data: less than its noise, or a row beyond the clip of rows."""
+    quiet = without_noise(distances)
+    return quiet if distances.row_beyond is None else quiet | distances.row_beyond
 
 
 def without_noise(distances: Distances) -> NDArray[np.bool_]:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.parallel import in_parallel, one_thread_products
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
-from fastpfrec_flwr.trusted_node.aggregation import NodeMean
+from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
-from fastpfrec_flwr.trusted_node.alignment import CrossCheck, NoCrossCheck
+from fastpfrec_flwr.trusted_node.alignment import Candidates, CrossCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -82,8 +82,10 @@ class TrustedNodes:
     num_nodes : T. check : the rule of each node. noise_scale : of honest uploads' noise. seed : of the simulation.
     columns : columns of an upload that are a change of the table (k); None is all. aggregator : what each node makes of the rest.
     roster : who of the nodes is there, and which of them an upload goes to.
-    cross_check : compares the clients that `check` left with each other; needs an aggregator that is the plain mean.
+    cross_check : compares the clients that `check` left with each other. plain_means : whether the aggregator is the plain mean,
+        which it needs; otherwise that is taken on the side.
     outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
+    row_clip : L2 bound of a row of an honest upload that `check` is to know of; 0 is none.
     """
 
     num_nodes: int
@@ -96,6 +98,8 @@ class TrustedNodes:
     roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
     cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
     outlier_ratio: float = 1.0
+    row_clip: float = 0.0
+    plain_means: bool = True
 
     def collect(self, parts: list[Uploads], num_items: int, server_round: int) -> list[NodeReport]:
         """See `Tier`. Nodes to which no upload was drawn hand in nothing, and neither do those that are not there."""
@@ -105,6 +109,7 @@ class TrustedNodes:
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
                 user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
                 part.noise_kind,
+                self.row_clip,
             )
             for part in parts
         ]  # fmt: skip
@@ -116,51 +121,52 @@ class TrustedNodes:
             for node, members in enumerate(received)
             if any(len(chosen) for chosen in members)
         ]
+        cover_key = stream_key(self.seed, "cover-rows", server_round)
 
         def run(place: int) -> None:
-            judged[place] = self._averaged(judged[place], parts, num_items, server_round)
+            node = judged[place]
+            if not node.out.all():
+                mean = self.aggregator.aggregate(parts, node.kept, num_items, cover_key)
+                judged[place] = replace(node, mean=mean)
 
         with one_thread_products():  # some aggregators call a BLAS
             in_parallel(run, range(len(judged)), self.threads)
+            if not isinstance(self.cross_check, NoCrossCheck):
+                in_parallel(run, self._compare(judged, parts, num_items, server_round), self.threads)
         return [each.report() for each in judged]
 
     def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
-        own = [distance.of(chosen) for distance, chosen in zip(distances, members, strict=True)]
-        together = Distances(
-            np.concatenate([part.squared for part in own]),
-            np.concatenate([part.noise_mean for part in own]),
-            np.concatenate([part.noise_sd for part in own]),
-            own[0].noise_kind,
-        )
+        together = Distances.joined([part.of(chosen) for part, chosen in zip(distances, members, strict=True)])
         verdict = self.check.examine(together)
         return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
 
-    def _averaged(self, judged: _Judged, parts: list[Uploads], num_items: int, server_round: int) -> _Judged:
-        """The node with the mean of those that are not out, after they have been compared with each other."""
-        if judged.out.all():
-            return judged
-        cover_key = stream_key(self.seed, "cover-rows", server_round)
-        kept = judged.kept
-        mean = self.aggregator.aggregate(parts, kept, num_items, cover_key)
-        if isinstance(self.cross_check, NoCrossCheck):
-            return replace(judged, mean=mean)
-        normals = np.empty(len(judged.out) - int(judged.out.sum()))
-        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+    def _compare(self, judged: list[_Judged], parts: list[Uploads], num_items: int, server_round: int) -> list[int]:
+        """Compare all clients that are left with each other; places in `judged` of the nodes that keep fewer now, without means."""
+        there = [place for place, node in enumerate(judged) if node.mean is not None]
+        if not there:
+            return []
         cross_key = stream_key(self.seed, "cover-products", server_round)
+        columns = parts[0].values.shape[1] if self.columns is None else self.columns
+        brought = [self._candidates(judged[place], parts, num_items, cross_key) for place in there]
+        found = self.cross_check.examine(parts, brought, num_items, self.noise_scale, columns)
+        changed = []
+        for place, pulling in zip(there, found, strict=True):
+            if pulling.any():
+                out = judged[place].out.copy()
+                out[~out] = pulling
+                isolated = bool(out.mean() > self.outlier_ratio)
+                judged[place] = replace(judged[place], out=out | isolated, isolated=isolated, mean=None)
+                changed.append(place)
+        return changed
+
+    def _candidates(self, node: _Judged, parts: list[Uploads], num_items: int, cross_key: int) -> Candidates:
+        kept = node.kept
+        nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
+        normals = np.empty(len(nonces))
         first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
-        pulling = self.cross_check.examine(
-            parts, kept, mean, judged.distances.of(np.flatnonzero(~judged.out)), normals, num_items, self.noise_scale,
-            mean.values.shape[1] if self.columns is None else self.columns,
-        )  # fmt: skip
-        if not pulling.any():
-            return replace(judged, mean=mean)
-        out = judged.out.copy()
-        out[~out] = pulling
-        isolated = bool(out.mean() > self.outlier_ratio)
-        left = replace(judged, out=out | isolated, isolated=isolated)
-        return replace(
-            left, mean=None if left.out.all() else self.aggregator.aggregate(parts, left.kept, num_items, cover_key)
-        )
+        assert node.mean is not None
+        mean = node.mean if self.plain_means else node_mean(parts, kept, num_items)
+        return Candidates(kept, mean, node.distances.of(np.flatnonzero(~node.out)), normals)
 
 
 @dataclass(frozen=True)

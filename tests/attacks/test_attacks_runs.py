@@ -14,6 +14,7 @@ from fastpfrec_flwr.client.app import app as honest_client_app
 from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.data.types import ShardRows
+from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.messages import Order
 from tests.whole_runs import settings_of
 
@@ -172,8 +173,9 @@ def test_exposure_counts_as_by_hand():
         shard = Shard(np.arange(5), 30, train, validation, nobody)
         threads = 1
 
-        def ranking_vectors(self, table, phase):
-            return np.array([[1], [1], [1], [-1], [1]], np.float32)
+        def ranker_for_all(self, table, phase):
+            vectors = np.array([[1], [1], [1], [-1], [1]], np.float32)
+            return lambda asked, masks: rank_top_k(vectors[asked], table, masks)
 
     assert exposed_users(Node(), table, Order("", "", "train", 1, 5), 2, np.array([2])) == (1, 2)
     assert exposed_users(Node(), table, Order("", "", "train", 1, 5), 2, np.arange(5)) == (0, 0)

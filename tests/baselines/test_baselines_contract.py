@@ -1,5 +1,6 @@
 """Every federated model keeps one contract: it learns, is isolated, is deterministic and survives bad uploads."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -57,3 +58,15 @@ def test_a_model_that_reads_other_users_breaks_it():
 def test_a_name_that_leads_nowhere_is_refused(name, words):
     with pytest.raises((ConfigError, RunError), match=words):
         check_model(name)
+
+
+def test_the_example_of_the_docs_keeps_the_contract(tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text()
+    code = next(
+        block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if block.startswith("# my_model.py")
+    )
+    assert len(code.splitlines()) < 100
+    (tmp_path / "my_model.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = {"num-rounds": 40, "evaluate-every": 20, "user-learning-rate": 1.0, "num-negatives": 32}
+    assert check_model("my_model:BiasedMF", settings=settings).sends

@@ -92,7 +92,7 @@ def test_fedncf_equals_autograd(tmp_path):
     node = node_of(tmp_path, "fedncf")
     graphs, private, users, of_round = cohort_of(node)
     table = MlpLayout(K).start(make_table(ITEMS, K), 1)
-    table[ITEMS:] += make_table(len(table) - ITEMS, K, 3)
+    table[ITEMS:] += make_table(len(table) - ITEMS, K, 3) / WEIGHT_UNIT
     updates = node.local_updates(table, graphs, private, users, of_round, None)
     plan = node_of(tmp_path, "fedmf").plan(graphs, users, of_round)
     extra = len(table) - ITEMS
@@ -119,6 +119,7 @@ def test_fedncf_equals_autograd(tmp_path):
 def test_fedncf_ranks_by_its_score(tmp_path):
     node = node_of(tmp_path, "fedncf")
     table = MlpLayout(K).start(make_table(ITEMS, K), 1)
+    table[ITEMS:] += make_table(len(table) - ITEMS, K, 3) / WEIGHT_UNIT
     private = make_table(USERS, K, 4)
     none = node.shard.test
     masks = [type(none)(none.items, none.starts, none.starts)]

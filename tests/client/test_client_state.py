@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fastpfrec_flwr.client.deviation import Deviation
-from fastpfrec_flwr.client.state import SNAPSHOTS_KEPT, ClientState, StateError, device_secret
+from fastpfrec_flwr.client.device import Device
+from fastpfrec_flwr.client.state import SNAPSHOTS_KEPT, ClientState, StateError
 
 K = 4
 
@@ -213,8 +214,8 @@ def test_a_place_that_cannot_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StateError, match="cannot be opened"):
         ClientState(tmp_path / "file" / "s.sqlite3", K)
-    with pytest.raises(StateError, match="secret cannot be kept"):
-        device_secret(tmp_path / "file")
+    with pytest.raises(StateError, match="cannot be opened"):
+        Device(tmp_path / "file")
 
 
 def test_a_read_only_folder_is_refused(tmp_path):
@@ -232,15 +233,60 @@ def test_a_read_only_folder_is_refused(tmp_path):
         with pytest.raises(StateError, match="make its folder writable"):
             ClientState(folder / "s.sqlite3", K)
         with pytest.raises(StateError, match="make its folder writable"):
-            device_secret(folder)
+            Device(folder)
     finally:
         folder.chmod(0o700)
 
 
-def test_the_secret_is_drawn_once_and_for_this_device(tmp_path):
-    secret = device_secret(tmp_path / "one")
-    assert 0 <= secret < 2**64
-    assert device_secret(tmp_path / "one") == secret
-    assert device_secret(tmp_path / "other") != secret
-    assert (tmp_path / "one" / "secret").stat().st_mode & 0o077 == 0
-    assert len((tmp_path / "one" / "secret").read_bytes()) == 32
+def test_a_device_goes_back_to_its_copy_and_keeps_what_it_has_spent(tmp_path):
+    state = ClientState(tmp_path / "s.sqlite3", K, durable=True)
+    users = np.array([1, 2])
+    for server_round in (1, 2, 3):
+        state.save(server_round, users, filled(users, server_round), None, np.full(2, 1.5 * server_round))
+        if server_round < 3:
+            state.snapshot(server_round)
+    assert state.last_round() == 3
+    state.go_back(2)
+    assert (state.vectors(users, nothing(users)) == 2).all()
+    assert state.spent(users).tolist() == [4.5, 4.5]
+    assert state.last_round() == 2
+
+
+def test_a_device_without_the_copy_keeps_its_vectors_and_drops_deviations(tmp_path):
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    users = np.array([1])
+    kept = [Deviation(np.array([3], np.int32), np.ones((1, K), np.float32), 5)]
+    state.save(5, users, filled(users, 5), kept)
+    state.go_back(9)
+    assert state.deviations(users)[0].server_round == 5, "older than round 9: nothing to go back on"
+    state.go_back(4)
+    assert (state.vectors(users, nothing(users)) == 5).all()
+    assert len(state.deviations(users)[0].rows) == 0
+    assert state.last_round() == 4
+    state.go_back(4)
+    assert ClientState(tmp_path / "fresh.sqlite3", K).last_round() == 0
+
+
+def test_a_copy_that_finds_no_room_leaves_nothing_behind(tmp_path, monkeypatch):
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    state.save(1, np.array([1]), filled([1], 1))
+
+    def full(source, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(StateError, match=r"no copy of the state can be kept.*free some space"):
+        state.snapshot(1)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob("*.tmp"))
+    state.snapshot(1)
+    state.save(2, np.array([1]), filled([1], 2))
+    state.go_back(1)
+    assert state.vectors(np.array([1]), nothing([1]))[0, 0] == 1
+
+
+def test_a_device_waits_for_the_disk_and_a_simulation_does_not(tmp_path):
+    for durable, level in ((True, 2), (False, 1)):
+        state = ClientState(tmp_path / f"{durable}.sqlite3", K, durable)
+        assert state._connection.execute("PRAGMA synchronous").fetchone() == (level,)
+        assert state._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

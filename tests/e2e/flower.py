@@ -38,7 +38,7 @@ def copy_project(target: Path) -> Path:
 @contextmanager
 def local_superlink(home: Path) -> Iterator[dict[str, str]]:
     """Start a SuperLink as `flwr run` would, and yield the environment in which `flwr` finds it."""
-    port, control = _free_port(), _free_port()
+    port, control = free_port(), free_port()
     env = os.environ | {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "FLWR_HOME": str(home),
@@ -91,7 +91,7 @@ def flwr_run(project: Path, env: dict[str, str], *options: str, timeout: float =
     return FlowerRun(run["status"], run["status-details"], log)
 
 
-def _free_port() -> str:
+def free_port() -> str:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return str(sock.getsockname()[1])

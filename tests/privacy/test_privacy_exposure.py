@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.privacy.exposure import build_ledger, upload_epsilons
-from fastpfrec_flwr.privacy.lines import INTERACTION, USER, Setting
+from fastpfrec_flwr.privacy.lines import INTERACTION, Setting, user_adjacency
 from fastpfrec_flwr.privacy.proposal import propose_noise
 
 DEFAULTS = default_values(Path(__file__).resolve().parents[2] / "pyproject.toml")
@@ -172,7 +172,7 @@ def test_every_line_says_everything_and_is_json():
     ledger = ledger_of()
     for line in ledger.lines:
         assert all([line.observer, line.release, line.scope, line.clip, line.assumed, line.reason])
-        assert line.adjacency in (USER, INTERACTION)
+        assert line.adjacency in (user_adjacency(ledger.setting.config), INTERACTION)
     told = json.loads(json.dumps(ledger.to_dict(), allow_nan=False))
     assert {line["epsilon"] for line in told["lines"] if isinstance(line["epsilon"], str)} == {"infinity"}
     assert "20 uploads" in ledger.whole_run_line()
@@ -221,3 +221,13 @@ def test_a_proposal_that_cannot_be_says_why():
         propose_noise(setting_of(), -1.0)
     with pytest.raises(ConfigError, match="--observer"):
         propose_noise(setting_of(tier="direct", check="none"), 8.0, "trusted node")
+
+
+def test_a_user_left_out_is_half_as_far_as_one_replaced():
+    """Pure epsilon of an L1 clip S: 2 S / lambda, or S / lambda against a zero change."""
+    settings = {"clip_kind": "l1", "clip_norm": 3.0, "row_clip": 0.0, "noise_scale": 1.5}
+    scope = "one upload"
+    assert ledger_of(**settings).of("trusted node", scope=scope).epsilon == pytest.approx(4.0, rel=1e-4)
+    left_out = ledger_of(**settings, adjacency="zero-out").of("trusted node", scope=scope)
+    assert left_out.epsilon == pytest.approx(2.0, rel=1e-4)
+    assert "zero change" in left_out.adjacency

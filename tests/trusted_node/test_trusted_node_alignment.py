@@ -1,10 +1,10 @@
-"""The check that compares each client with the mean of the others of its node."""
+"""The check that compares each client with the mean of all others."""
 
 import numpy as np
 import pytest
 
 from fastpfrec_flwr.trusted_node.aggregation import node_mean
-from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, NoCrossCheck, products_with_others
+from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, Candidates, NoCrossCheck, merged, products_with_others
 from fastpfrec_flwr.trusted_node.detection import NoCheck, upload_distances
 from fastpfrec_flwr.trusted_node.tier import TrustedNodes
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -34,9 +34,8 @@ def honest(clients, seed=0, touched=20):
 
 def products_of(uploads, columns=K):
     members = [np.arange(uploads.num_clients)]
-    mean = node_mean([uploads], members, ITEMS)
-    normals = np.zeros(uploads.num_clients)
-    return products_with_others([uploads], members, mean, normals, ITEMS, columns)
+    mean = merged([node_mean([uploads], members, ITEMS)], ITEMS, columns)
+    return products_with_others([uploads], members, mean, np.zeros(uploads.num_clients), ITEMS)
 
 
 def test_by_hand():
@@ -56,8 +55,8 @@ def test_as_defined_on_many_parts():
     parts = [uploads_of(changes[:5]), uploads_of(changes[5:])]
     members = [np.array([0, 3, 4]), np.array([1, 6])]
     few = changes[[0, 3, 4, 6, 11]]
-    mean = node_mean(parts, members, ITEMS)
-    found, _ = products_with_others(parts, members, mean, np.zeros(5), ITEMS, K)
+    mean = merged([node_mean(parts, members, ITEMS)], ITEMS, K)
+    found, _ = products_with_others(parts, members, mean, np.zeros(5), ITEMS)
     expected = [(few[j] * np.delete(few, j, axis=0).mean(axis=0)).sum() for j in range(5)]
     np.testing.assert_allclose(found, expected, atol=1e-3)
 
@@ -89,21 +88,44 @@ def test_noise_that_is_drawn_later_has_the_variance_of_noise_that_travels():
     for seed in range(1500):
         uploads = uploads_of(changes, cover=scale, seed=seed)
         members = [np.arange(clients)]
-        mean = node_mean([uploads], members, ITEMS)
+        mean = merged([node_mean([uploads], members, ITEMS)], ITEMS, K)
         normals = generator.standard_normal(clients)
-        simulated.append(products_with_others([uploads], members, mean, normals, ITEMS, K)[0])
+        simulated.append(products_with_others([uploads], members, mean, normals, ITEMS)[0])
     simulated = np.array(simulated)
     # 1500 draws: a mean is off by sd / 39, a standard deviation by 2 %; four times that.
     assert (np.abs(real.mean(axis=0) - simulated.mean(axis=0)) < 4 * np.hypot(real.std(0), simulated.std(0)) / 38).all()
     np.testing.assert_allclose(simulated.std(axis=0), real.std(axis=0), rtol=0.11)
 
 
-def examine(uploads, noise=0.0, threshold=8.0):
-    members = [np.arange(uploads.num_clients)]
-    mean = node_mean([uploads], members, ITEMS)
+def candidates(uploads, chosen, noise=0.0):
+    mean = node_mean([uploads], [chosen], ITEMS)
     distances = upload_distances(uploads.values, uploads.pointer, noise, uploads.cover_scale, ITEMS, uploads.nonces)
-    normals = np.random.default_rng(3).standard_normal(uploads.num_clients)
-    return AlignmentCheck(threshold).examine([uploads], members, mean, distances, normals, ITEMS, noise, K)
+    normals = np.random.default_rng(3).standard_normal(len(chosen))
+    return Candidates([chosen], mean, distances.of(chosen), normals)
+
+
+def examine(uploads, noise=0.0, threshold=8.0, nodes=1):
+    bounds = np.array_split(np.arange(uploads.num_clients), nodes)
+    brought = [candidates(uploads, chosen, noise) for chosen in bounds]
+    return np.concatenate(AlignmentCheck(threshold).examine([uploads], brought, ITEMS, noise, K))
+
+
+def test_the_mean_of_all_nodes():
+    uploads = uploads_of(honest(20), cover=0.1)
+    parts = [np.arange(5), np.arange(5, 20)]
+    means = [node_mean([uploads], [chosen], ITEMS) for chosen in parts]
+    together, all_at_once = merged(means, ITEMS, K), node_mean([uploads], [np.arange(20)], ITEMS)
+    assert together.clients == 20
+    np.testing.assert_allclose(together.values[all_at_once.rows], all_at_once.values, atol=1e-6)
+    assert together.touched_by[all_at_once.rows].tolist() == all_at_once.touched_by.tolist()
+    assert together.touched_by.sum() == all_at_once.touched_by.sum()
+
+
+def test_a_node_full_of_liars_is_judged_by_the_others():
+    """The last of four nodes holds liars alone: its own median would find nobody."""
+    changes = honest(40)
+    changes[30:] = np.random.default_rng(9).normal(0, 0.5, (ITEMS, K))
+    assert examine(uploads_of(changes), nodes=4).tolist() == [False] * 30 + [True] * 10
 
 
 def test_colluders_of_honest_size_are_seen_and_nobody_else():
@@ -123,6 +145,8 @@ def test_honest_clients_are_left_alone():
 def test_too_few_to_say():
     changes = np.repeat(honest(1), 4, axis=0)
     assert not examine(uploads_of(changes)).any()
+    changes = np.repeat(honest(1), 8, axis=0)
+    assert not examine(uploads_of(changes), nodes=2).any()  # eight, but no node has enough for a median
 
 
 def test_within_the_tier():

@@ -300,3 +300,51 @@ def test_without_noise_the_clip_is_the_bound():
     np.testing.assert_array_equal(
         beyond_clip(noiseless(0, 9.999, 10.0, 10.001, 11), 10.0), [False, False, False, True, True]
     )
+
+
+# ---- what no honest client sends -------------------------------------------------------------------------------------
+
+
+def dense_of(changes, scale, seed=0):
+    """Distances of whole noised tables: changes ((clients, rows, k))."""
+    clients, rows, k = changes.shape
+    noised = (changes + np.random.default_rng(seed).laplace(0, scale, changes.shape)).astype(np.float32)
+    pointer = np.arange(clients + 1) * rows
+    keys = np.arange(clients, dtype=np.uint64)
+    return upload_distances(noised.reshape(-1, k), pointer, scale, 0.0, rows, keys, row_clip=2.0)
+
+
+def test_an_upload_without_its_noise_is_seen_in_a_node_full_of_them():
+    """Bare forgeries of two thirds of the noise's size, nine of ten clients: no median would see that."""
+    scale, shape = 0.1, (10, 400, 16)
+    changes = np.zeros(shape)
+    changes[:, 0, 0] = 1.5
+    distances = dense_of(changes, scale)
+    bare = np.full(shape[1:], 0.07, np.float32)
+    quiet = upload_distances(np.tile(bare, (9, 1)), np.arange(10) * 400, scale, 0.0, 400, np.arange(9, dtype=np.uint64))
+    mixed = Distances(np.concatenate([distances.squared[:1], quiet.squared]), distances.noise_mean, distances.noise_sd)
+    for check in (ClientsCheck(5.0, 1.0, 10.0), AbsoluteCheck(10.0, 1.0)):
+        assert check.examine(mixed).outliers.tolist() == [False] + [True] * 9
+        assert not check.examine(distances).outliers.any()
+
+
+def test_a_row_beyond_the_clip_of_rows():
+    """Rows at the clip pass with their noise, 200 clients of 400 rows; one row twice as large does not."""
+    changes = np.zeros((200, 400, 16))
+    changes[:, ::4, 3] = 2.0
+    distances = dense_of(changes, 0.1)
+    assert not distances.row_beyond.any()
+    changes[7, 5, 2] = 4.0
+    for check in (ClientsCheck(5.0, 1.0, 1000.0), AbsoluteCheck(1000.0, 1.0)):
+        assert np.flatnonzero(check.examine(dense_of(changes, 0.1)).outliers).tolist() == [7]
+    assert Distances.joined([distances, distances]).row_beyond.tolist() == [False] * 400
+    assert distances.of(np.array([3])).row_beyond.tolist() == [False]
+    assert dense_of(changes, 0.1).of(np.array([3, 7])).row_beyond.tolist() == [False, True]
+
+
+def test_liars_of_one_size_do_not_have_the_honest_isolated():
+    """Half of a node sends exactly 40: the MAD collapses, and honest clients within the clip would be 'outliers'."""
+    honest = np.array([23, 30, 45, 60, 90, 110, 150, 200, 200, 200.0])
+    distances = noiseless(*honest, *[40.0] * 10)
+    assert not ClientsCheck(5.0, 1.0, 200.0).examine(distances).outliers.any()
+    assert ClientsCheck(5.0, 1.0).examine(distances).outliers.any()  # nothing else bounds them without a clip

@@ -49,6 +49,9 @@ def test_config_cannot_be_changed():
         parse().seed = 2
 
 
+SPECTRAL = {"encoder": "spectral", "server_step": "posterior", "perturbation": "none"}
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
@@ -165,6 +168,13 @@ def test_integers_are_taken_where_a_float_is_meant():
             },
             ["loss must be 'bpr' with encoder = 'lightgcn'"],
         ),
+        ({"server_step": "posterior"}, ["server-step must not be 'posterior' with encoder = 'fastgnn'"]),
+        ({"encoder": "spectral"}, ["server-step must be 'posterior' with encoder = 'spectral', got 'row-adam'"]),
+        (SPECTRAL | {"perturbation": "relative"}, ["perturbation must be 'none' with encoder = 'spectral'"]),
+        (SPECTRAL | {"unit_rows": True}, ["unit-rows must be false with encoder = 'spectral', got true"]),
+        (SPECTRAL | {"embedding_dim": 1}, ["embedding-dim must be >= 2 with encoder = 'spectral', got 1"]),
+        (SPECTRAL | {"user_l2": 0.0}, ["user-l2 must be > 0 with encoder = 'spectral'"]),
+        (SPECTRAL | {"clip_norm": 0.0}, ["clip-norm must be > 0 with encoder = 'spectral' and noise"]),
         ({"node_aggregator": "row-median"}, ["node-aggregator = 'row-median' needs upload = 'sparse'"]),
         ({"node_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
         ({"server_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
@@ -211,6 +221,8 @@ def test_contradictions_are_refused(changes, expected):
         {"keep_prob": 0.0},
         {"epsilon_budget": 1e7, "clip_norm": 0.0},
         {"perturbation": "randomised-response"},
+        SPECTRAL,
+        {"adjacency": "zero-out"},
     ],
 )
 def test_what_only_looks_like_a_contradiction_is_accepted(changes):

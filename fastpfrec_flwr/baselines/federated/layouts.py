@@ -11,7 +11,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.randomness import derive_generator
 
 # A row's entry is the weight divided by this: the server's one step size, made for the items' rows, would shake a network.
-WEIGHT_UNIT = np.float32(0.1)
+WEIGHT_UNIT = np.float32(0.02)
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class MlpLayout:
         return num_items + 2 * self.embedding_dim + 3
 
     def start(self, item_rows: NDArray[np.float32], seed: int) -> NDArray[np.float32]:
-        """See `Layout`. Weights are drawn as usual (He et al. 2015), g is one: it begins near matrix factorisation."""
+        """See `Layout`. g is one and v zero, so it begins as matrix factorisation: a drawn v would let popularity
+        in, which all items' rows then follow in large steps, and the loss rises. The other weights are drawn as usual."""
         k = self.embedding_dim
         generator = derive_generator(seed, "network")
         weights = np.zeros((2 * k + 3, k), np.float32)
         # Two inputs of k coordinates each, that is, 2 k in all.
         weights[: 2 * k] = generator.normal(0.0, np.sqrt(1.0 / k), (2 * k, k))
-        weights[2 * k + 1] = generator.normal(0.0, np.sqrt(1.0 / k), k)
         weights[2 * k + 2] = 1.0
         return np.concatenate([item_rows, weights / WEIGHT_UNIT])
 
