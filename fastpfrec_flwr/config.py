@@ -266,6 +266,11 @@ class RunConfig(BaseModel):
         bounded = self.noise == "laplace" and self.upload == "dense" and clipped
         return [
             (
+                self.upload_precision == "int8" and self.noise == "none",
+                "upload-precision must be 'float32' or 'float16' with noise = 'none', got 'int8': its rounding hides under "
+                "noise only, and without it carries clipped uploads beyond the clip",
+            ),
+            (
                 self.upload_precision == "int8" and self.counted,
                 f"popularity-weight must be 0.0 with upload-precision = 'int8', got {self.popularity_weight}: a count would "
                 "set the step of its whole row",
