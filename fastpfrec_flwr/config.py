@@ -15,6 +15,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fastpfrec_flwr.config_rules import BASELINES as BASELINES
+from fastpfrec_flwr.config_rules import kebab, rules_of
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -22,8 +25,6 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 CountOrZero = Annotated[int, Field(ge=0)]
 
-# The federated models of `baselines.federated`; beside them `model` may be fastpfrec, or a class of one's own.
-BASELINES = ("local-only", "lightgcn", "fedmf", "fedncf", "fedgnn", "perfedrec", "perfedrec++")
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
@@ -31,18 +32,10 @@ class ConfigError(ValueError):
     """A run configuration that cannot be used; the message names key, rule, value and remedy."""
 
 
-def _shown(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def _kebab(name: str) -> str:
-    return name.replace("_", "-")
-
-
 class RunConfig(BaseModel):
     """Everything a run depends on. Field names are the run-config keys with `_` for `-`; units stand in pyproject.toml."""
 
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=_kebab, populate_by_name=True)
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", alias_generator=kebab, populate_by_name=True)
 
     # data
     data_set: Annotated[str, Field(min_length=1)]
@@ -184,72 +177,7 @@ class RunConfig(BaseModel):
 
     @model_validator(mode="after")
     def _no_contradictions(self) -> Self:
-        rules = [
-            (
-                self.num_trusted_nodes > self.clients_per_round,
-                f"num-trusted-nodes must be <= clients-per-round ({self.clients_per_round}), got {self.num_trusted_nodes}: "
-                "a node without clients has nothing to check; lower num-trusted-nodes",
-            ),
-            (
-                self.upload == "dense" and self.noise == "none" and self.noise_scale > 0,
-                f"noise-scale must be 0.0 with noise = 'none', got {self.noise_scale}",
-            ),
-            (
-                self.noise != "none" and self.noise_scale == 0,
-                f"noise-scale must be > 0 with noise = '{self.noise}', got 0.0; for no noise set noise = 'none'",
-            ),
-            (
-                self.loss == "ccl" and self.negatives != "shared",
-                f"negatives must be 'shared' with loss = 'ccl', got {self.negatives!r}",
-            ),
-            (
-                self.loss == "ccl" and not self.unit_rows,
-                "unit-rows must be true with loss = 'ccl' (it scores by cosine), got false",
-            ),
-            (
-                self.unit_rows and self.blend_weight < 1,
-                f"blend-weight must be 1.0 with unit-rows = true, got {self.blend_weight}: "
-                "a device's own deviation would leave the unit sphere",
-            ),
-            (
-                self.popularity_weight > 0 and self.blend_weight < 1,
-                f"blend-weight must be 1.0 with popularity-weight > 0, got {self.blend_weight}: "
-                "a count is sent once, a deviation would send it again",
-            ),
-            (
-                self.check == "absolute" and self.clip_norm == 0,
-                "clip-norm must be > 0 with check = 'absolute': its bound is the clip; set clip-norm or use check = 'clients'",
-            ),
-            (
-                self.clip_norm > 0 and self.clip_kind == "l1" and self.check == "absolute",
-                "check = 'absolute' bounds L2 norms, got clip-kind = 'l1'; use clip-kind = 'l2' or check = 'clients'",
-            ),
-            (
-                self.train_items == "new" and not self.initial_model,
-                "initial-model must name a model with train-items = 'new', got '': the old rows come from it",
-            ),
-            (
-                self.train_items == "new" and (self.strategy != "fastpfrec" or self.blend_weight < 1),
-                "train-items must be 'all' with blend-weight < 1 or another strategy than fastpfrec, got 'new': both move old rows",
-            ),
-            (
-                self.refit and self.evaluate_every == 0,
-                "evaluate-every must be >= 1 with refit = true: the number of rounds is chosen on validation",
-            ),
-            (
-                self.early_stop_patience > 0 and self.evaluate_every == 0,
-                "evaluate-every must be >= 1 with early-stop-patience > 0",
-            ),
-            (
-                self.user_weight == 0 and self.neighbour_weight == 0,
-                "user-weight and neighbour-weight must not both be 0: every user would get the same vector",
-            ),
-        ]
-        rules += self._secure_rules()
-        rules += self._privacy_rules() + self._encoder_rules() + self._aggregator_rules() + self._strategy_rules()
-        rules += self._node_rules()
-        rules += self._model_rules()
-        rules += self._attack_rules()
+        rules = rules_of(self)
         unknown = [name for name in self.tracker_names if name not in TRACKERS]
         if unknown or len(set(self.tracker_names)) < len(self.tracker_names):
             raise ValueError(
@@ -259,256 +187,6 @@ class RunConfig(BaseModel):
             if broken:
                 raise ValueError(message)
         return self
-
-    def _privacy_rules(self) -> list[tuple[bool, str]]:
-        """What a finite epsilon needs."""
-        clipped = self.clip_norm > 0 or self.row_clip > 0 or self.coordinate_clip > 0
-        bounded = self.noise == "laplace" and self.upload == "dense" and clipped
-        return [
-            (
-                self.upload_precision == "int8" and self.counted,
-                f"popularity-weight must be 0.0 with upload-precision = 'int8', got {self.popularity_weight}: a count would "
-                "set the step of its whole row",
-            ),
-            (
-                self.noise_placement == "distributed" and self.noise != "gaussian",
-                f"noise must be 'gaussian' with noise-placement = 'distributed', got {self.noise!r}: shares of Gaussian noise add "
-                "up to Gaussian noise however many arrive, those of Laplace noise only if exactly the expected ones do",
-            ),
-            (
-                self.noise_placement == "distributed" and self.upload != "dense",
-                "upload must be 'dense' with noise-placement = 'distributed', got 'sparse': rows that few clients send would "
-                "carry few shares",
-            ),
-            (
-                self.perturbation == "randomised-response" and self.keep_prob <= self.perturbation_prob,
-                f"keep-prob must be > perturbation-prob ({self.perturbation_prob}) with perturbation = 'randomised-response', "
-                f"got {self.keep_prob}: a true item must be likelier to be drawn than a false one",
-            ),
-            (
-                self.epsilon_budget > 0 and not bounded,
-                "epsilon-budget must be 0.0 where nothing bounds an upload's epsilon, "
-                f"got {self.epsilon_budget}; set noise = 'laplace', upload = 'dense' and clip-norm, row-clip or coordinate-clip",
-            ),
-        ]
-
-    def _secure_rules(self) -> list[tuple[bool, str]]:
-        """What a sum leaves possible of which nobody sees the parts."""
-        if not self.secure_sum:
-            return []
-        needs: list[tuple[str, object]] = [
-            ("strategy", "fastpfrec"),
-            ("tier", "trusted-nodes"),
-            ("check", "none"),
-            ("node_aggregator", "mean"),
-            ("upload", "dense"),
-            ("upload_precision", "float32"),
-            ("epsilon_budget", 0.0),
-            ("failed_nodes", 0),
-            ("failure_probability", 0.0),
-            ("quarantine_rounds", 0),
-        ]
-        rules = [
-            (
-                getattr(self, name) != value,
-                f"{_kebab(name)} must be {value!r} with secure-sum = true, got {getattr(self, name)!r}: nobody sees single "
-                "uploads, so whole tables are added up as they are; checks across nodes remain",
-            )
-            for name, value in needs
-        ]
-        return [
-            *rules,
-            (
-                self.clients_per_round // self.num_trusted_nodes < 3,
-                f"clients-per-round must be at least 3 times num-trusted-nodes ({self.num_trusted_nodes}) with secure-sum = true, "
-                f"got {self.clients_per_round}: a sum of two hides nothing from either",
-            ),
-        ]
-
-    def _encoder_rules(self) -> list[tuple[bool, str]]:
-        """What LightGCN leaves no choice in: it convolves everything in every round and weighs all neighbours alike."""
-        if self.encoder == "spectral":
-            return self._spectral_rules()
-        if self.encoder == "fastgnn":
-            return [
-                (
-                    self.server_step == "posterior",
-                    "server-step must not be 'posterior' with encoder = 'fastgnn': it reads sums of codes, "
-                    "which encoder = 'spectral' sends",
-                ),
-                (
-                    self.num_layers != 2 and self.model == "fastpfrec",
-                    f"num-layers must be 2 with encoder = 'fastgnn', got {self.num_layers}: its form is that of two layers",
-                ),
-            ]
-        return [
-            (self.leave_one_out, "leave-one-out must be false with encoder = 'lightgcn', got true"),
-            (
-                self.server_step == "posterior",
-                "server-step must not be 'posterior' with encoder = 'lightgcn': it reads sums of codes, "
-                "which encoder = 'spectral' sends",
-            ),
-            (
-                self.norm_exponent != 0,
-                f"norm-exponent must be 0.0 with encoder = 'lightgcn', got {self.norm_exponent}",
-            ),
-            (
-                self.item_refresh_interval != 1,
-                f"item-refresh-interval must be 1 with encoder = 'lightgcn', got {self.item_refresh_interval}: "
-                "it convolves the items in every round",
-            ),
-            (self.loss == "ccl", "loss must be 'bpr' with encoder = 'lightgcn', got 'ccl'"),
-        ]
-
-    def _spectral_rules(self) -> list[tuple[bool, str]]:
-        """What sums of codes leave no choice in: they are statistics, no steps from the table."""
-        needs: list[tuple[str, object, str]] = [
-            ("server_step", "posterior", "its uploads are no steps from the table"),
-            ("strategy", "fastpfrec", "its uploads are no steps from the table"),
-            ("perturbation", "none", "its uploads lie on own items"),
-            ("blend_weight", 1.0, "devices keep no deviations"),
-            ("unit_rows", False, "its rows have lengths of their own"),
-            ("popularity_weight", 0.0, "it has a column of counts already"),
-        ]
-        rules = [
-            (
-                getattr(self, name) != value,
-                f"{_kebab(name)} must be {_shown(value)} with encoder = 'spectral', got {_shown(getattr(self, name))}: {why}",
-            )
-            for name, value, why in needs
-        ]
-        return [
-            *rules,
-            (
-                self.embedding_dim < 2,
-                f"embedding-dim must be >= 2 with encoder = 'spectral', got {self.embedding_dim}: one column holds counts",
-            ),
-            (self.user_l2 == 0, "user-l2 must be > 0 with encoder = 'spectral', got 0.0: devices solve with it"),
-            (
-                self.noise != "none" and self.clip_norm == 0,
-                "clip-norm must be > 0 with encoder = 'spectral' and noise: it is the length of an upload, got 0.0",
-            ),
-        ]
-
-    def _aggregator_rules(self) -> list[tuple[bool, str]]:
-        shows_rows = self.upload == "sparse" or self.noise == "none"
-        robust = self.node_aggregator != "mean" or self.server_aggregator != "mean"
-        return [
-            (
-                self.node_aggregator.startswith("row-") and not shows_rows,
-                f"node-aggregator = '{self.node_aggregator}' needs upload = 'sparse' or noise = 'none': "
-                "a dense noised upload does not show which rows its client touched",
-            ),
-            (
-                robust and self.counted,
-                "popularity-weight must be 0.0 with a node-aggregator or server-aggregator other than 'mean', "
-                f"got {self.popularity_weight}: a count is a sum, which no median keeps",
-            ),
-        ]
-
-    def _node_rules(self) -> list[tuple[bool, str]]:
-        """Failures need nodes that can fail."""
-        no_nodes = self.tier == "direct" or self.strategy != "fastpfrec"
-        keys = ("failed_nodes", "failure_probability", "quarantine_rounds")
-        return [
-            (
-                self.min_clients > self.clients_per_round,
-                f"min-clients must be <= clients-per-round ({self.clients_per_round}), got {self.min_clients}: "
-                "no round could ever count",
-            ),
-            (
-                self.failed_nodes > self.num_trusted_nodes,
-                f"failed-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.failed_nodes}",
-            ),
-            *(
-                (
-                    no_nodes and getattr(self, key) > 0,
-                    f"{_kebab(key)} must be 0 without trusted nodes (tier = 'direct', or another strategy), "
-                    f"got {getattr(self, key)}",
-                )
-                for key in keys
-            ),
-        ]
-
-    def _strategy_rules(self) -> list[tuple[bool, str]]:
-        """What another strategy than ours cannot keep: it gets tables and gives a table."""
-        if self.strategy == "fastpfrec":
-            return [(bool(self.strategy_options), "strategy-options must be '' with strategy = 'fastpfrec'")]
-        return [
-            (
-                self.blend_weight < 1,
-                f"blend-weight must be 1.0 with strategy = '{self.strategy}', got {self.blend_weight}: "
-                "the devices' own deviations belong to our blend",
-            ),
-            (
-                self.unit_rows,
-                f"unit-rows must be false with strategy = '{self.strategy}', got true: it does not keep rows at unit length",
-            ),
-            (
-                self.counted,
-                f"popularity-weight must be 0.0 with strategy = '{self.strategy}', got {self.popularity_weight}",
-            ),
-        ]
-
-    def _model_rules(self) -> list[tuple[bool, str]]:
-        """What belongs to FastPFRec alone: another model would not read it."""
-        if self.model not in BASELINES:
-            return []
-        of = f"with model = '{self.model}'"
-        rules = [
-            (
-                self.encoder != "fastgnn",
-                f"encoder must be left at 'fastgnn' {of}, which has its own, got {self.encoder!r}",
-            ),
-            (self.loss != "bpr", f"loss must be 'bpr' {of}, got {self.loss!r}"),
-            (self.negatives != "shared", f"negatives must be 'shared' {of}, got {self.negatives!r}"),
-            (self.local_optimizer != "sgd", f"local-optimizer must be 'sgd' {of}, got {self.local_optimizer!r}"),
-            (self.blend_weight < 1, f"blend-weight must be 1.0 {of}, got {self.blend_weight}"),
-            (self.unit_rows, f"unit-rows must be false {of}, got true"),
-            (self.counted, f"popularity-weight must be 0.0 {of}, got {self.popularity_weight}"),
-        ]
-        if self.model in ("local-only", "perfedrec", "perfedrec++"):
-            rules += [
-                (self.strategy != "fastpfrec", f"strategy must be 'fastpfrec' {of}, got {self.strategy!r}"),
-            ]
-        if self.model == "perfedrec++":
-            rules += [
-                (
-                    self.pretrain_rounds >= self.num_rounds,
-                    f"pretrain-rounds must be < num-rounds ({self.num_rounds}) {of}, got {self.pretrain_rounds}",
-                )
-            ]
-        return rules
-
-    def _attack_rules(self) -> list[tuple[bool, str]]:
-        """What an attack needs to be what it is called."""
-        return [
-            (
-                self.attacked and self.counted,
-                f"popularity-weight must be 0.0 with an attack, got {self.popularity_weight}: no attack lies about counts",
-            ),
-            (
-                self.attacked and (self.noise == "gaussian" or self.secure_sum),
-                "attack and node-attack must be 'none' with noise = 'gaussian' and with secure-sum: liars' own noise is Laplace, "
-                "and nobody sees single uploads there",
-            ),
-            (
-                self.compromised_nodes > self.num_trusted_nodes,
-                f"compromised-nodes must be <= num-trusted-nodes ({self.num_trusted_nodes}), got {self.compromised_nodes}",
-            ),
-            (
-                self.compromised_nodes > 0 and self.node_attack == "none",
-                f"compromised-nodes must be 0 with node-attack = 'none', got {self.compromised_nodes}; say what they do",
-            ),
-            (
-                self.node_attack != "none" and (self.tier == "direct" or self.strategy != "fastpfrec"),
-                f"node-attack must be 'none' where there are no trusted nodes, got {self.node_attack!r}",
-            ),
-            (
-                self.attack_placement == "one-node" and (self.tier == "direct" or self.strategy != "fastpfrec"),
-                "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
-            ),
-        ]
 
     def to_flat_dict(self) -> dict[str, bool | int | float | str]:
         """Return the configuration under its run-config keys."""
@@ -574,7 +252,7 @@ def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
     ------
     ConfigError listing every broken key with its rule and the value got.
     """
-    known = {_kebab(name): field for name, field in RunConfig.model_fields.items()}
+    known = {kebab(name): field for name, field in RunConfig.model_fields.items()}
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:

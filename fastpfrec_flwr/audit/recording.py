@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from flwr.app import Context, Message
@@ -74,12 +75,18 @@ class Recorder:
         self._round = 0
         self._phase = ""
         self._parts: list[Uploads] = []
+        self._lock = Lock()
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Answer as the honest app does, and look at what leaves."""
         if message.metadata.message_type != "train":
             return honest_app(message, context)
         reply = honest_app(message, context) if self._fresh is None else self._fresh(message, context)
+        with self._lock:  # SuperNodes may answer side by side
+            self._take(message, reply)
+        return reply
+
+    def _take(self, message: Message, reply: Message) -> None:
         order = messages.decode_query(message.content)
         if (order.phase, order.server_round) != (self._phase, self._round):
             self.close_round()
@@ -92,7 +99,6 @@ class Recorder:
         )  # fmt: skip
         if decoded.uploads.num_clients:
             self._parts.append(decoded.uploads)
-        return reply
 
     def close_round(self) -> None:
         """Look at the uploads of the round that has ended; to be called once more after the run."""
@@ -228,6 +234,3 @@ class _FreshClients:
             prepared.load().num_users,
         )
         return _FreshNode(**{field.name: getattr(node, field.name) for field in dataclasses.fields(node)})
-
-
-Watching = Callable[[Message, Context], Message]

@@ -29,7 +29,7 @@ def code_factors(table: NDArray[np.float32]) -> NDArray[np.float32]:
 
     Parameters
     ----------
-    table : (items, k); column 0 holds counts, the others V.
+    table : (items, k); column 0 holds counts, which codes leave out, the others V.
     """
     vectors = table[:, 1:]
     # In float64 and without an eigenbasis, so that devices differ by rounding and by nothing else.
@@ -84,7 +84,7 @@ def solved_vectors(
 
     Parameters
     ----------
-    table : (items, k); column 0 holds counts and is not scored: the vectors are zero there.
+    table : (items, k), V with the column of counts.
     items, starts, ends : user u's own items are `items[starts[u]:ends[u]]`.
     background : w, weight of all items as not wanted. l2 : ridge, > 0.
 
@@ -93,7 +93,7 @@ def solved_vectors(
     (users, k) float32; zero for a user without items.
     """
     out = np.zeros((len(starts), table.shape[1]), np.float32)
-    vectors = table[:, 1:].astype(np.float64)
+    vectors = table.astype(np.float64)
     scale = np.sqrt(max(float(np.square(vectors).sum(axis=1).mean()), 1e-30))
     vectors /= scale
     base = background * (vectors.T @ vectors) + l2 * np.eye(vectors.shape[1])
@@ -134,4 +134,4 @@ def _solve(vectors: Any, items: Any, starts: Any, ends: Any, base: Any, out: Any
             for c in range(a + 1, d):
                 value -= matrix[c, a] * right[c]
             right[a] = value / matrix[a, a]
-            out[u, 1 + a] = np.float32(right[a])
+            out[u, a] = np.float32(right[a])

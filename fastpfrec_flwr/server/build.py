@@ -141,7 +141,9 @@ def build_server_step(config: RunConfig, threads: int) -> ServerStep:
     if config.server_step == "posterior":
         # Every client's noise has the same size, whatever node it is in.
         deviation = config.noise_deviation / math.sqrt(config.clients_per_round)
-        return PosteriorStep(deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent)
+        return PosteriorStep(
+            deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent, config.count_share
+        )
     return build_step(config, threads)
 
 

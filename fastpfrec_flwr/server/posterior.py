@@ -12,6 +12,7 @@ empirical Bayes tells signal from noise (Efron & Morris 1973; James-Stein with a
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from fastpfrec_flwr.server.steps import ServerState
 _GRID, _EM_STEPS, _PER_DEVIATION = 150, 60, 8
 _LEVELS = 20
 _REMEMBERED = 3
+# Weight of the column of counts: what is left to rank by where noise has covered everything else.
+_ALIKE = 0.5
 # Without noise a sum still says little of an item that one user has: some doubt is kept.
 _LEAST_DOUBT = 0.1
 
@@ -36,6 +39,7 @@ class PosteriorStep:
     ----------
     deviation : standard deviation of the noise on the average, 0 without noise. clip_norm : length of an upload.
     clients : that the average is over. exponent : rows are the sums over count to this power.
+    count_share : share of an upload's squared length that its counts have.
 
     The state's `first_moment` keeps the last releases side by side (without counts, the newest last) and `second_moment` the sum of
     all counts so far, both in units of the noise.
@@ -45,6 +49,7 @@ class PosteriorStep:
     clip_norm: float
     clients: int
     exponent: float
+    count_share: float
 
     def apply(self, state: ServerState, change: NDArray[np.floating[Any]], server_round: int) -> ServerState:
         """See `ServerStep`."""
@@ -58,10 +63,10 @@ class PosteriorStep:
         seen = np.ascontiguousarray(np.hstack([before, release[:, 1:]])[:, -_REMEMBERED * width :])
         with one_thread_products():
             sums = posterior_sums(seen, counts)[:, -width:]
-        rows = sums / (counts**self.exponent)[:, None]
-        rows /= np.sqrt(max(float(np.square(rows).sum(axis=1).mean()), 1e-30))
-        table = np.empty(state.item_table.shape, np.float32)
-        table[:, 0], table[:, 1:] = counts, rows
+        # A code of length 1 alike for everybody would have this sum on one of the columns.
+        alike = counts * math.sqrt((1 - self.count_share) / self.count_share / width)
+        rows = np.column_stack([_ALIKE * alike, sums]) / (counts**self.exponent)[:, None]
+        table = (rows / math.sqrt(max(float(np.square(rows).sum(axis=1).mean()), 1e-30))).astype(np.float32)
         return replace(state, item_table=table, first_moment=seen, second_moment=counted, steps=steps)
 
 
@@ -101,7 +106,10 @@ def posterior_sums(releases: NDArray[np.float32], counts: NDArray[np.float64]) -
     weights /= weights.sum()
     seen = (scaled * weights[:, None].astype(np.float32)).T @ scaled
     variances, basis = np.linalg.eigh(seen.astype(np.float64) - np.eye(columns) * float(weights @ doubt))
-    kept = variances > variances[-1] * 1e-3
+    # Noise alone has variances up to here in a sample of that many rows (Marchenko & Pastur 1967).
+    noise = float(weights @ doubt)
+    spread = columns * float(np.square(weights * doubt).sum()) / noise**2
+    kept = variances > max(variances[-1] * 1e-3, noise * ((1 + math.sqrt(spread)) ** 2 - 1))
     variances, basis = variances[kept], basis[:, kept].astype(np.float32)
     shrunk = (scaled @ basis) * (variances / (variances + doubt[:, None])).astype(np.float32)
     means: NDArray[np.float32] = (shrunk @ basis.T) * sizes[:, None].astype(np.float32)

@@ -269,7 +269,7 @@ def test_the_documented_suite_is_one():
     text = (ROOT / "docs" / "studies.md").read_text()
     suite = parse_suite(tomllib.loads(text.split("```toml\n")[1].split("```")[0]), "docs/studies.md")
     cells = cells_of(suite, Choice())
-    assert len(cells) == 2 * 4 * 3
+    assert len(cells) == 2 * 5 * 3
     l2 = {(cell.data_set, cell.variant): cell.values["l2"] for cell in cells}
     assert l2["synthetic", "50 %"] == 0.03
     assert l2["/home/me/ratings.csv", "50 %"] == 0.02

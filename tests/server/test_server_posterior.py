@@ -48,10 +48,16 @@ def test_releases_before_help():
     assert ratio == pytest.approx((2.25 / 5.5) / (2.25 / 3.25), abs=0.03)
 
 
+def test_of_noise_alone_nothing_is_left():
+    noisy = np.random.default_rng(5).standard_normal((5000, 12)).astype(np.float32)
+    counts = np.exp(np.random.default_rng(6).standard_normal(5000))
+    assert np.mean(posterior_sums(noisy, counts) ** 2) < 0.02
+
+
 @pytest.mark.parametrize("deviation", [0.0, 0.02])
 def test_the_step_keeps_what_it_needs(deviation):
     generator = np.random.default_rng(4)
-    step = PosteriorStep(deviation, 10.0, 100, 0.5)
+    step = PosteriorStep(deviation, 10.0, 100, 0.5, 0.2)
     state = ServerState.start(np.zeros((50, 4), np.float32))
     for server_round in range(1, 6):
         change = np.abs(generator.normal(0.3, 0.1, (50, 4))).astype(np.float32)
@@ -63,4 +69,4 @@ def test_the_step_keeps_what_it_needs(deviation):
         assert state.first_moment.shape == (50, 3 * min(server_round, 3))
         assert state.steps == server_round
         assert before.steps == server_round - 1, "the state before is left alone"
-    assert np.square(state.item_table[:, 1:]).sum(axis=1).mean() == pytest.approx(1.0, rel=1e-4)
+    assert np.square(state.item_table).sum(axis=1).mean() == pytest.approx(1.0, rel=1e-4)

@@ -175,6 +175,11 @@ def test_integers_are_taken_where_a_float_is_meant():
         (SPECTRAL | {"embedding_dim": 1}, ["embedding-dim must be >= 2 with encoder = 'spectral', got 1"]),
         (SPECTRAL | {"user_l2": 0.0}, ["user-l2 must be > 0 with encoder = 'spectral'"]),
         (SPECTRAL | {"clip_norm": 0.0}, ["clip-norm must be > 0 with encoder = 'spectral' and noise"]),
+        ({"upload_precision": "int8", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "int8"]),
+        (
+            {"upload_precision": "int8", "noise": "none", "noise_scale": 0.0},
+            ["upload-precision must be 'float32' or 'float16' with noise = 'none'"],
+        ),
         ({"node_aggregator": "row-median"}, ["node-aggregator = 'row-median' needs upload = 'sparse'"]),
         ({"node_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
         ({"server_aggregator": "median", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "got 0.1"]),
