@@ -107,14 +107,33 @@ class AlignmentCheck:
 
 def merged(means: Sequence[NodeMean], num_items: int, columns: int) -> NodeMean:
     """The mean over the clients of all nodes, on every row; `columns` of an upload count."""
-    clients = sum(mean.clients for mean in means)
-    total, touched = np.zeros((num_items, columns)), np.zeros(num_items, np.int64)
+    clients, first = sum(mean.clients for mean in means), means[0]
+    total, touched = np.zeros((num_items, columns), np.float32), np.zeros(num_items, np.int64)
     for mean in means:
-        total[mean.rows] += mean.values[:, :columns].astype(np.float64) * mean.clients
-        touched[mean.rows] += mean.touched_by
-    rows = np.arange(num_items, dtype=np.int32)
-    first = means[0]
-    return NodeMean(clients, rows, (total / clients).astype(np.float32), touched, first.cover_scale, first.noise_kind)
+        values = np.ascontiguousarray(mean.values, np.float32)
+        _add_mean(mean.rows, values, mean.touched_by, np.float32(mean.clients / clients), total, touched)
+    rows, squares = np.arange(num_items, dtype=np.int32), np.empty(num_items)
+    _squares(total, squares)
+    together = NodeMean(clients, rows, total, touched, first.cover_scale, first.noise_kind)
+    object.__setattr__(together, "row_squares", squares)
+    return together
+
+
+@compiled
+def _add_mean(rows: Any, values: Any, touched_by: Any, share: Any, total: Any, touched: Any) -> None:
+    for t in range(rows.shape[0]):
+        touched[rows[t]] += touched_by[t]
+        for c in range(total.shape[1]):
+            total[rows[t], c] += share * values[t, c]
+
+
+@compiled
+def _squares(values: Any, out: Any) -> None:
+    for t in range(values.shape[0]):
+        square = np.float32(0.0)
+        for c in range(values.shape[1]):
+            square += values[t, c] * values[t, c]
+        out[t] = np.float64(square)
 
 
 def products_with_others(
@@ -140,7 +159,9 @@ def products_with_others(
     n, k = mean.clients, mean.values.shape[1]
     if n < 2:
         raise ValueError("a single upload has no others to compare it with")
-    squares = np.einsum("ij,ij->i", mean.values, mean.values, dtype=np.float64)
+    squares = mean.row_squares
+    if squares is None:
+        raise ValueError("the mean must be one that `merged` made")
     count = sum(len(chosen) for chosen in members)
     dots, own, weighted, carried, free = (np.zeros(count) for _ in range(5))
     first = 0
