@@ -86,7 +86,7 @@ class StarNode(Node):
 
 
 class LightGCNStar(StarNode):
-    """LightGCN on the star with plain federated averaging of what the clients send: the reference for all others."""
+    """LightGCN on the star, its changes averaged and stepped as everybody's: the reference for all others."""
 
 
 class FedMF(StarNode):
