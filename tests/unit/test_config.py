@@ -113,7 +113,7 @@ def test_integers_are_taken_where_a_float_is_meant():
     assert len(floats) > 20
     for key in floats:
         below_one = ("validation-fraction", "test-fraction", "trim-fraction", "malicious-fraction", "server-momentum")
-        if key in (*below_one, "dropout-fraction"):
+        if key in (*below_one, "dropout-fraction", "count-share"):
             assert "must be <" in message_of(
                 **{key: 1}
             )  # no integer lies in their range; its type is none of the trouble
