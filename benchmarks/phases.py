@@ -23,7 +23,7 @@ from fastpfrec_flwr.server.steps import RowAdamStep
 
 # Phase, where its function is looked up, its name there. Phases do not overlap, so their times add up to the round's.
 PHASES: list[tuple[str, Any, str]] = [
-    ("open the shard", client_app, "_node"),
+    ("open the shard", client_app, "node_of"),
     ("sample the users", client_node, "round_users"),
     ("build the stars", client_node, "build_local_graphs"),
     ("local training", client_node, "train_cohort"),

@@ -71,7 +71,8 @@ def encode_uploads(uploads: PrivatizedUploads, report: TrainReport, num_items: i
     arrays = {name: encode_array(getattr(uploads, name)) for name in _UPLOAD_DTYPES}
     if uploads.exponents is not None:
         arrays["exponents"] = encode_array(uploads.exponents)
-    if num_items and len(uploads.rows) and (np.diff(uploads.pointer) == num_items).all():
+    whole = uploads.cover_scale == 0.0 and len(uploads.rows) > 0
+    if num_items and whole and (np.diff(uploads.pointer) == num_items).all():
         arrays["rows"] = encode_array(np.empty(0, np.int32))
     return RecordDict(
         {

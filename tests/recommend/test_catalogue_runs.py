@@ -1,6 +1,8 @@
 """One catalogue in real runs: devices with data of their own, another version refused, reserved rows, new items trained alone."""
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -38,13 +40,15 @@ def write(path, pairs):
     return path
 
 
-def deployed(tmp_path, values, catalogues):
-    """A run whose SuperNodes are real devices, each with its own state folder and catalogue file."""
+def deployed(tmp_path, values, catalogues, data=None):
+    """A run whose SuperNodes are real devices, each with its own state folder and catalogue file, and data if given."""
     grid = InProcessGrid(client_app, len(catalogues), values)
     for number, (context, catalogue) in enumerate(zip(grid.contexts.values(), catalogues, strict=True)):
         context.node_config = {"state-dir": str(tmp_path / f"device-{number}")}
         if catalogue is not None:
             context.node_config["catalogue"] = str(catalogue)
+        if data is not None:
+            context.node_config["data-path"] = str(data)
     run_in_process(server_app, grid, values)
     return Finished(Path(values["output-dir"]))
 
@@ -100,22 +104,23 @@ def test_a_run_under_a_catalogue_keeps_it_and_ranks_no_reserved_row(finished, tm
 
 
 def test_devices_with_data_of_their_own_train_one_table(tmp_path, interactions):
-    """Each of three files lacks most items and has some that nobody knows; the catalogue puts them on one table."""
+    """A file lacks most items and has one that nobody knows; the catalogue puts it on the common table."""
     Catalogue(ITEMS).save(tmp_path / "c.json")
     path = write(tmp_path / "own.csv", [pair for pair in interactions if pair[0] < 150] + [(1, "unheard-of")])
     values = settings_of({
-        "data_set": str(path), "catalogue": "/the/servers/own/path.json", "output_dir": str(tmp_path / "run"),
+        "catalogue": "/the/servers/own/path.json", "output_dir": str(tmp_path / "run"),
         "num_rounds": 2, "evaluate_every": 1, "clients_per_round": 60,
     })  # fmt: skip
     values["catalogue"] = str(tmp_path / "c.json")
-    run = deployed(tmp_path, values, [tmp_path / "c.json"] * 2)
+    run = deployed(tmp_path, values, [tmp_path / "c.json"] * 2, path)
     assert run.table.shape == (400, 16)
-    assert run.json("config.json")["data"]["report"]["items_not_in_catalogue"] == 1
     # The device recommends with what it kept, its own vector included.
     recommender = Recommender.load(tmp_path / "device-0" / "model.npz")
     assert recommender.catalogue.row_names == list(ITEMS)
     state_id = recommender.manifest["run"]["state_id"]
-    private = private_vector(tmp_path / "device-0", state_id, 0)
+    with closing(sqlite3.connect(tmp_path / "device-0" / state_id / "train" / "0-of-1.sqlite3")) as state:
+        (somebody,) = state.execute("SELECT min(user) FROM users").fetchone()  # chance decides who trains
+    private = private_vector(tmp_path / "device-0", state_id, somebody)
     assert len(recommender.recommend(["1", "2"], 5, private).items) == 5
     np.testing.assert_array_equal(recommender.model.table, run.table)
 

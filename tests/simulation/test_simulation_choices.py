@@ -5,7 +5,7 @@ import typing
 import pytest
 import torch
 
-from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.server.errors import RunError
 
 SPECTRAL = {"encoder": "spectral", "server_step": "posterior", "perturbation": "none"}
@@ -21,12 +21,17 @@ WITH = {
     ("noise_placement", "distributed"): {"noise": "gaussian"},
     ("perturbation", "bernoulli"): {"perturbation_prob": 0.02},
     ("perturbation", "randomised-response"): {"perturbation_prob": 0.02},
+    ("train_items", "new"): {"initial_model": "of another run"},
     ("node_aggregator", "row-median"): {"upload": "sparse"},
     ("node_aggregator", "row-trimmed-mean"): {"upload": "sparse"},
 }
 LIGHTGCN = {"leave_one_out": False, "norm_exponent": 0.0, "item_refresh_interval": 1}
 # The synthetic data set has neither a test file nor times (tests/data has both), and a machine may have no CUDA device.
-REFUSED = {("split", "released"): "released", ("split", "chronological"): "needs timestamps"}
+REFUSED = {
+    ("split", "released"): "released",
+    ("split", "chronological"): "needs timestamps",
+    ("train_items", "new"): "needs items that initial-model does not have",  # tests/recommend has new ones
+}
 if not torch.cuda.is_available():
     REFUSED["device", "cuda"] = "no CUDA device is available"
 
@@ -43,9 +48,11 @@ def test_each_choice_runs_a_round(finished, name, value):
     changes = {name: value, **WITH.get((name, value), {})}
     if changes.get("encoder") == "lightgcn":
         changes |= LIGHTGCN
+    if "initial_model" in changes:
+        changes["initial_model"] = str(finished(num_rounds=1, evaluate_every=1).folder)
     changes = {"num_rounds": 1, "evaluate_every": 1, "clients_per_round": 40, **changes}
     if (name, value) in REFUSED:
-        with pytest.raises(RunError, match=REFUSED[name, value]):
+        with pytest.raises((ConfigError, RunError), match=REFUSED[name, value]):
             finished(**changes)
         return
     run = finished(**changes)

@@ -36,7 +36,7 @@ def assert_belong(run):
     [
         {},
         {"refit": True},
-        {"num_rounds": 16, "evaluate_every": 4, "server_learning_rate": 0.5},  # the best round is not the last
+        {"num_rounds": 12, "evaluate_every": 4, "server_learning_rate": 0.5},  # the best round is not the last
     ],
     ids=["best round", "refit", "not the last"],
 )
@@ -46,8 +46,8 @@ def test_they_belong_to_the_summary_however_users_are_spread(finished, tmp_path,
         assert_belong(run)
     assert (of(runs[0]).users == of(runs[1]).users).all()
     assert all((of(runs[0]).values[name] == of(runs[1]).values[name]).all() for name in NAMES)
-    if changes.get("num_rounds") == 16:
-        assert runs[0].summary["best_round"] < 16
+    if "num_rounds" in changes:
+        assert runs[0].summary["best_round"] < 12
     # Nothing is left on the devices.
     assert not list((tmp_path / "state-1").iterdir())
 
@@ -85,7 +85,9 @@ def test_nothing_of_them_crosses_the_wire(finished):
     for kept in (True, False):
         finished(client_app=listening(kept), user_metrics=kept)
     assert seen[True]
-    assert seen[True] == seen[False]
+    # SuperNodes work side by side: which of them answers first is chance.
+    first, second = (sorted(map(repr, seen[kept])) for kept in (True, False))
+    assert first == second
 
 
 def test_files_of_another_evaluation_are_not_taken(finished, tmp_path, capsys):
