@@ -129,7 +129,7 @@ def build_tier(
         config.embedding_dim,
         aggregator,
         roster,
-        AlignmentCheck(config.alignment_z_threshold) if aligned else NoCrossCheck(),
+        AlignmentCheck(config.alignment_z_threshold, threads) if aligned else NoCrossCheck(),
         config.outlier_ratio_threshold,
         config.row_clip if ours else 0.0,
         config.node_aggregator == "mean",

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -78,6 +79,7 @@ class AlignmentCheck:
     """Isolates clients whose alignment lies more than `threshold` robust standard deviations above the middle."""
 
     threshold: float
+    threads: int = 1
 
     def examine(
         self, parts: list[Uploads], nodes: Sequence[Candidates], num_items: int, noise_scale: float, columns: int
@@ -87,8 +89,14 @@ class AlignmentCheck:
         if everybody.clients < _FEWEST:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
         found, middles, spreads, resolutions = [], [], [], []
-        for node in nodes:
-            products, length = products_with_others(parts, node.members, everybody, node.normals, num_items)
+        against: list[tuple[NDArray[np.float64], float]] = [(np.empty(0), 0.0)] * len(nodes)
+
+        def compare(place: int) -> None:
+            node = nodes[place]
+            against[place] = products_with_others(parts, node.members, everybody, node.normals, num_items)
+
+        in_parallel(compare, range(len(nodes)), self.threads)
+        for node, (products, length) in zip(nodes, against, strict=True):
             sizes = np.maximum(node.distances.corrected, max(node.distances.resolution, 1e-12))
             alignments = products / sizes
             found.append(alignments)
@@ -122,9 +130,11 @@ def merged(means: Sequence[NodeMean], num_items: int, columns: int) -> NodeMean:
 @compiled
 def _add_mean(rows: Any, values: Any, touched_by: Any, share: Any, total: Any, touched: Any) -> None:
     for t in range(rows.shape[0]):
+        # Views first: with the index read anew for each element the compiler could not vectorise.
+        out, mean = total[rows[t]], values[t]
         touched[rows[t]] += touched_by[t]
-        for c in range(total.shape[1]):
-            total[rows[t], c] += share * values[t, c]
+        for c in range(out.shape[0]):
+            out[c] += share * mean[c]
 
 
 @compiled
@@ -209,10 +219,11 @@ def _products(
         j = chosen[i]
         for t in range(pointer[j], pointer[j + 1]):
             row = rows[t]
+            mine, others = values[t], mean[row]
             with_mean, with_self = np.float32(0.0), np.float32(0.0)
-            for c in range(mean.shape[1]):
-                with_mean += values[t, c] * mean[row, c]
-                with_self += values[t, c] * values[t, c]
+            for c in range(others.shape[0]):
+                with_mean += mine[c] * others[c]
+                with_self += mine[c] * mine[c]
             lacking = float(clients - touched_by[row])
             dots[i] += np.float64(with_mean)
             own[i] += np.float64(with_self)
