@@ -22,7 +22,7 @@ def test_honest_mechanisms_hold(mechanism, delta, seed):
     finding = audit_by_runs(mechanism, SPIKE, -SPIKE, TRIALS, seed, delta)
     # At 95 % one honest audit in twenty is refuted: the verdict is that of a stricter one.
     assert not audit_by_runs(mechanism, SPIKE, -SPIKE, TRIALS, seed, delta, 0.99999).refutes(1.0)
-    assert finding.lower_bound > (0.8 if seed is not None else 0.4)
+    assert finding.lower_bound > 0.8
     assert finding.lower_bound < finding.ceiling
 
 
@@ -30,10 +30,7 @@ def test_honest_mechanisms_hold(mechanism, delta, seed):
 @pytest.mark.parametrize(("mechanism", "delta"), [(LAPLACE, 0.0), (GAUSSIAN, 1e-5)])
 def test_half_the_noise_is_caught(mechanism, delta, seed):
     mutant = replace(mechanism, noise_scale=mechanism.noise_scale / 2)
-    # The system's entropy cannot be repeated, and one audit in some hundred tests a poor event: the best of three then.
-    tries = 1 if seed is not None else 3
-    findings = [audit_by_runs(mutant, SPIKE, -SPIKE, TRIALS, seed, delta) for _ in range(tries)]
-    finding = max(findings, key=lambda each: each.lower_bound)
+    finding = audit_by_runs(mutant, SPIKE, -SPIKE, TRIALS, seed, delta)
     assert finding.refutes(1.0)
     if mechanism is LAPLACE:
         assert 1.88 < finding.lower_bound < 2.1
