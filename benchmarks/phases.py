@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
-import fastpfrec_flwr.client.app as client_app
 import fastpfrec_flwr.client.node as client_node
+import fastpfrec_flwr.client.opening as client_opening
 import fastpfrec_flwr.messages as messages
 import fastpfrec_flwr.server.aggregators as server_aggregators
 import fastpfrec_flwr.server.strategy as strategy
@@ -23,7 +23,7 @@ from fastpfrec_flwr.server.steps import RowAdamStep
 
 # Phase, where its function is looked up, its name there. Phases do not overlap, so their times add up to the round's.
 PHASES: list[tuple[str, Any, str]] = [
-    ("open the shard", client_app, "node_of"),
+    ("open the shard", client_opening, "node_of"),
     ("sample the users", client_node, "round_users"),
     ("build the stars", client_node, "build_local_graphs"),
     ("local training", client_node, "train_cohort"),

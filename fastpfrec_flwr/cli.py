@@ -95,9 +95,9 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
     from rich.table import Table
 
     with _plain_errors(), _progress_bar() as progress:
-        from fastpfrec_flwr.client.app import split_settings
         from fastpfrec_flwr.config import parse_run_config
         from fastpfrec_flwr.data.commands import show as report_of
+        from fastpfrec_flwr.data.preparation import split_settings
 
         values = _run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split)
         config = parse_run_config(values)
@@ -193,8 +193,8 @@ def privacy(
 
 def _users_and_items(config: Any) -> tuple[int, int]:
     """Those of the configuration's data set, which is read and split if it has not been yet."""
-    from fastpfrec_flwr.client.app import split_settings
     from fastpfrec_flwr.data import prepare
+    from fastpfrec_flwr.data.preparation import split_settings
 
     with _progress_bar() as progress:
         split = prepare(config.data_set, config.data_dir or None, split_settings(config), progress).load()
@@ -217,9 +217,9 @@ def references(
         raise typer.BadParameter("must be test or validation", param_hint="--part")
     with _plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.baselines.central import reference_metrics
-        from fastpfrec_flwr.client.app import split_settings
         from fastpfrec_flwr.config import parse_run_config
         from fastpfrec_flwr.data import prepare
+        from fastpfrec_flwr.data.preparation import split_settings
 
         config = parse_run_config(_run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split))
         prepared = prepare(config.data_set, config.data_dir or None, split_settings(config), progress)

@@ -13,7 +13,7 @@ from fastpfrec_flwr.attacks.clients import LyingClients
 from fastpfrec_flwr.attacks.measuring import build_measured_strategy
 from fastpfrec_flwr.attacks.replies import Sent
 from fastpfrec_flwr.client.app import app as honest_client_app
-from fastpfrec_flwr.client.app import node_of, place_of, prepared_directory
+from fastpfrec_flwr.client.opening import node_of, place_of, prepared_split
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 from fastpfrec_flwr.server.app import run_server
 from fastpfrec_flwr.server.build import build_strategy
@@ -74,7 +74,7 @@ class AttackedClientApp(ClientApp):
         if config.attack == "promotion":
             table, order, parts = messages.decode_evaluate(message.content, config.embedding_dim)
             if "test" in parts:
-                place = place_of(context, config)
+                place = place_of(context.node_config, config)
                 _liars(context, config, order).measure_exposure(
                     table, order, place.state_root, place.partition, place.num_partitions
                 )
@@ -92,8 +92,8 @@ def _attacking(context: Context) -> RunConfig | None:
 
 
 def _liars(context: Context, config: RunConfig, order: messages.Order) -> LyingClients:
-    place = place_of(context, config)
-    return LyingClients(node_of(config, order, place), prepared_directory(config, order, place))
+    place = place_of(context.node_config, config)
+    return LyingClients(node_of(config, order, place), prepared_split(config, order, place).directory)
 
 
 def _array(array: Array, dtype: str, shape: tuple[int | None, ...]):  # type: ignore[no-untyped-def]

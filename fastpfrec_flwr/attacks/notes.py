@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.attacks.attackers import compromised_nodes, lying_users
 from fastpfrec_flwr.attacks.exposure import exposure_folder, read_exposure
-from fastpfrec_flwr.client.app import state_root, user_metrics_folder
+from fastpfrec_flwr.client.opening import state_root, user_metrics_folder
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.metrics import CUTOFFS
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics

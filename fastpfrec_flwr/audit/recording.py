@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.audit.observers import interaction_scores, node_surprises, touched_rows
 from fastpfrec_flwr.client.app import app as honest_app
-from fastpfrec_flwr.client.app import split_settings
 from fastpfrec_flwr.client.build import build_client
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data import open_shard, prepare
+from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs

@@ -19,9 +19,9 @@ from fastpfrec_flwr.audit.canary import Finding, audit_by_coins, audit_by_runs
 from fastpfrec_flwr.audit.measuring import Figure, measure, reconstruction_curve
 from fastpfrec_flwr.audit.protections import Protection
 from fastpfrec_flwr.audit.recording import Recorder
-from fastpfrec_flwr.client.app import split_settings
 from fastpfrec_flwr.config import RunConfig, parse_run_config
 from fastpfrec_flwr.data import Split, prepare
+from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.accountant import Cost, compose
 from fastpfrec_flwr.privacy.exposure import build_ledger

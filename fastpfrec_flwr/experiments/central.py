@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 
 from fastpfrec_flwr.baselines.central_models import central_lists
-from fastpfrec_flwr.client.app import split_settings
 from fastpfrec_flwr.client.build import build_device
 from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.data import prepare
+from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics

@@ -64,9 +64,9 @@ def _run(job: Mapping[str, Any]) -> None:
 
 
 def _prepare(job: Mapping[str, Any]) -> None:
-    from fastpfrec_flwr.client.app import split_settings
     from fastpfrec_flwr.config import parse_run_config
     from fastpfrec_flwr.data import prepare
+    from fastpfrec_flwr.data.preparation import split_settings
 
     for path in job["settings"]:
         config = parse_run_config(_read(Path(path)))

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr.attacks.apps import client_app as default_client_app
 from fastpfrec_flwr.attacks.apps import server_app
-from fastpfrec_flwr.client.app import state_root
+from fastpfrec_flwr.client.opening import state_root
 from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process

@@ -10,7 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from fastpfrec_flwr.client.app import user_metrics_folder, user_metrics_name
+from fastpfrec_flwr.client.opening import user_metrics_folder, user_metrics_name
 from fastpfrec_flwr.evaluation.metrics import CUTOFFS
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.cli import app
-from fastpfrec_flwr.client import app as client_module
+from fastpfrec_flwr.client import opening
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.config import ConfigError
 from fastpfrec_flwr.data.errors import DataError
@@ -159,10 +159,10 @@ def test_a_device_whose_items_change_in_mid_run_is_refused_from_then_on(tmp_path
             return client_app(message, context)
         # A device's process begins anew with every message; here one process plays them all, so it has to forget.
         write(path, [*interactions, (1, "one-more")])
-        client_module._prepared.cache_clear()
+        opening._prepared.cache_clear()
         reply = client_app(message, context)
         write(path, interactions)
-        client_module._prepared.cache_clear()
+        opening._prepared.cache_clear()
         return reply
 
     grid = InProcessGrid(changing, 2, values)

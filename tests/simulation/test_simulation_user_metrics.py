@@ -7,7 +7,7 @@ import pytest
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr.client.app import app as honest
-from fastpfrec_flwr.client.app import user_metrics_folder
+from fastpfrec_flwr.client.opening import user_metrics_folder
 from fastpfrec_flwr.evaluation.metrics import CUTOFFS, per_user_metrics
 from fastpfrec_flwr.evaluation.user_metrics import NAMES, UserMetrics
 from fastpfrec_flwr.simulation.user_metrics import collect_user_metrics
