@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
-from fastpfrec_flwr.evaluation.ranking import rank_scores, rank_top_k
+from fastpfrec_flwr.evaluation.ranking import rank_in_blocks, rank_scores, rank_top_k
 from fastpfrec_flwr.evaluation.rows import CsrLike, Rows
 
 Phase = Literal["validation", "test"]
@@ -105,12 +105,12 @@ def item_knn_top_k(
     users = history_matrix(split, phase)  # (users, items)
     likeness = item_likeness(users, neighbours, shrink)  # (items, neighbour items)
     masks = history(split, phase)
-    top_items = np.empty((split.num_users, top_k), np.int32)
-    for first, last in _blocks(split.num_users, split.num_items):
-        scores = (users[first:last] @ likeness).toarray()  # (block, items)
-        block_masks = [Rows(rows.items, rows.starts[first:last], rows.ends[first:last]) for rows in masks]
-        top_items[first:last] = rank_scores(np.ascontiguousarray(scores), block_masks, top_k=top_k)
-    return top_items
+
+    def scores_of(first: int, last: int) -> NDArray[np.float32]:
+        scores: NDArray[np.float32] = (users[first:last] @ likeness).toarray()  # (block, items)
+        return scores
+
+    return rank_in_blocks(split.num_users, split.num_items, scores_of, masks, top_k=top_k)
 
 
 def item_likeness(users: Table, neighbours: int, shrink: float) -> Table:

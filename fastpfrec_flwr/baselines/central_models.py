@@ -18,7 +18,7 @@ from scipy import linalg
 from fastpfrec_flwr.baselines.central import Phase, SplitLike, history, history_matrix, item_knn_top_k, popularity_top_k
 from fastpfrec_flwr.config import ConfigError
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
-from fastpfrec_flwr.evaluation.ranking import rank_scores, rank_top_k
+from fastpfrec_flwr.evaluation.ranking import rank_in_blocks, rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 
 CENTRAL = ("popularity", "item-knn", "ease", "ials", "mf", "lightgcn", "sgl", "xsimgcl")
@@ -26,7 +26,6 @@ EASE_ITEMS = 15_000
 _EASE_L2 = (50.0, 200.0, 800.0)
 _IALS_L2 = (0.01, 0.1, 1.0)
 _IALS_FACTORS, _IALS_ITERATIONS, _IALS_ALPHA = 64, 15, 10.0
-_BLOCK = 1024
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,11 @@ def ease_top_k(split: SplitLike, phase: Phase, l2: float, top_k: int = 20) -> ND
     inverse = linalg.inv(gram, overwrite_a=True)
     weights = (-inverse / np.diag(inverse)[None, :]).astype(np.float32)
     np.fill_diagonal(weights, 0.0)
-    masks = history(split, phase)
-    found = np.empty((split.num_users, top_k), np.int32)
-    for first in range(0, split.num_users, _BLOCK):
-        last = min(first + _BLOCK, split.num_users)
-        scores = np.ascontiguousarray(users[first:last] @ weights, np.float32)
-        part = [Rows(rows.items, rows.starts[first:last], rows.ends[first:last]) for rows in masks]
-        found[first:last] = rank_scores(scores, part, top_k=top_k)
-    return found
+
+    def scores_of(first: int, last: int) -> NDArray[np.float32]:
+        return np.asarray(users[first:last] @ weights, np.float32)
+
+    return rank_in_blocks(split.num_users, split.num_items, scores_of, history(split, phase), top_k=top_k)
 
 
 def ials_top_k(split: SplitLike, phase: Phase, l2: float, seed: int, top_k: int = 20) -> NDArray[np.int32]:

@@ -118,6 +118,33 @@ def rank_scores(
     return top_items
 
 
+def rank_in_blocks(
+    num_users: int,
+    num_items: int,
+    scores_of: Callable[[int, int], NDArray[np.float32]],
+    masked: Sequence[Rows] = (),
+    *,
+    top_k: int = 20,
+) -> NDArray[np.int32]:
+    """`rank_scores` for many users, whose scores are made a block at a time.
+
+    Parameters
+    ----------
+    scores_of : gives the scores of users [first, last), (last - first, num_items); they are used up.
+    masked, top_k : as for `rank_top_k`, of all users.
+
+    Returns
+    -------
+    (num_users, top_k) int32.
+    """
+    found = np.empty((num_users, top_k), np.int32)
+    for first, last in _blocks(num_users, num_items, BLOCK_BYTES):
+        part = [Rows(rows.items, rows.starts[first:last], rows.ends[first:last]) for rows in masked]
+        scores = np.ascontiguousarray(scores_of(first, last), np.float32)
+        found[first:last] = rank_scores(scores, part, top_k=top_k)
+    return found
+
+
 def _factors(
     user_vectors: NDArray[Any], item_table: NDArray[Any], item_bias: NDArray[Any] | None
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -1,6 +1,7 @@
 """The local steps of the federated baselines against gradients by autograd, and what else each of them promises."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fastpfrec_flwr.baselines.federated.layouts import WEIGHT_UNIT, ClusterLayou
 from fastpfrec_flwr.client.build import build_client, build_mechanism
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.data.synthetic import synthetic_interactions
+from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.lightgcn import layer_weights
 from fastpfrec_flwr.model.named import build_layout
 
@@ -114,6 +116,19 @@ def test_fedncf_equals_autograd(tmp_path):
         np.testing.assert_allclose(updates.changes[mine], -whole.grad[rows], atol=5e-5)
         np.testing.assert_allclose(updates.private[user], (p - p.grad).detach(), atol=5e-5)
         assert updates.losses[user] == pytest.approx(loss.item(), abs=1e-5)
+
+
+@pytest.mark.parametrize("model", ["fedmf", "fedncf", "fedgnn", "lightgcn", "local-only", "perfedrec", "perfedrec++"])
+def test_rows_that_are_reserved_are_recommended_to_nobody(tmp_path, model):
+    node = node_of(tmp_path, model)
+    node = replace(node, shard=replace(node.shard, num_reserved=4))
+    table = build_layout(node.config).start(make_table(ITEMS, K), 1)
+    table[ITEMS - 4 : ITEMS] *= 50.0  # whoever looked would see them first, for half of the users
+    masks = [Rows(np.empty(0, np.int32), np.zeros(USERS, np.int64), np.zeros(USERS, np.int64))]
+    history = node._history("train")
+    top = node.ranker(table, node.shard.users, history, make_table(USERS, K, 4), None)(np.arange(USERS), masks)
+    assert top.shape == (USERS, 20)
+    assert 0 <= top.min() <= top.max() < ITEMS - 4
 
 
 def test_fedncf_ranks_by_its_score(tmp_path):

@@ -8,7 +8,7 @@ from ranked_lists import rows_of
 
 from fastpfrec_flwr.evaluation import ranking
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
-from fastpfrec_flwr.evaluation.ranking import rank_scores, rank_top_k
+from fastpfrec_flwr.evaluation.ranking import rank_in_blocks, rank_scores, rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows, entries_of
 
 ENGINES = ("numba", "torch")
@@ -129,6 +129,16 @@ def test_given_scores_are_ranked_alike():
     users, table, masked = random_case(4, values=np.array([0.0, 1.0]))
     scores = users @ table.T
     np.testing.assert_array_equal(rank_scores(scores, rows_of(masked)), rank_top_k(users, table, rows_of(masked)))
+
+
+@pytest.mark.parametrize("block_bytes", [1, 4 * 70 * 3, 1 << 20])
+def test_blocks_of_scores_rank_as_all_at_once(monkeypatch, block_bytes):
+    scores = np.random.default_rng(5).normal(size=(11, 70)).astype(np.float32)
+    masked = [rows_of([[user, user + 9] for user in range(11)])]
+    monkeypatch.setattr("fastpfrec_flwr.evaluation.ranking.BLOCK_BYTES", block_bytes)
+    found = rank_in_blocks(11, 70, lambda first, last: scores[first:last].copy(), masked, top_k=15)
+    np.testing.assert_array_equal(found, rank_scores(scores.copy(), masked, top_k=15))
+    assert rank_in_blocks(0, 70, lambda first, last: scores[:0], [], top_k=15).shape == (0, 15)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -20,13 +20,11 @@ from fastpfrec_flwr.client.deviation import Deviation
 from fastpfrec_flwr.client.node import Node, Ranker
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates
-from fastpfrec_flwr.evaluation.ranking import rank_scores
+from fastpfrec_flwr.evaluation.ranking import rank_in_blocks
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.parallel import even_pieces, in_parallel, one_thread_products
-
-_BLOCK_SCORES = 1 << 22
 
 
 class Network(NamedTuple):
@@ -91,25 +89,20 @@ class FedNCF(Node):
         bias: NDArray[np.float32] | None,
     ) -> Ranker:
         """See `Node`: the network scores every item for every user."""
-        num_items = self.shard.num_items
-        network = Network.of(table, num_items)
-        hidden = _item_inputs(table, network, num_items)
-        items = np.ascontiguousarray(table[:num_items])
+        choices = self.shard.num_choices
+        network = Network.of(table, self.shard.num_items)
+        hidden = _item_inputs(table, network, choices)
+        items = np.ascontiguousarray(table[:choices])
 
         def rank(asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
-            size = max(1, _BLOCK_SCORES // num_items)
-            found = [np.empty((0, 20), np.int32)]
-            for first in range(0, len(asked), size):
-                vectors = private[asked[first : first + size]]
+            def scores_of(first: int, last: int) -> NDArray[np.float32]:
+                vectors = private[asked[first:last]]
                 scores = np.ascontiguousarray((vectors * network.product) @ items.T, np.float32)  # (block, items)
                 inputs = vectors @ network.user.T + network.bias  # (block, k)
                 self._add_network(hidden, inputs, network, scores)
-                part = [
-                    Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
-                    for mask in masks
-                ]
-                found.append(rank_scores(scores, part))
-            return np.concatenate(found)
+                return scores
+
+            return rank_in_blocks(len(asked), choices, scores_of, masks)
 
         return rank
 

@@ -17,14 +17,12 @@ from fastpfrec_flwr.client.deviation import Deviation, local_rows
 from fastpfrec_flwr.client.node import Ranker
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates
-from fastpfrec_flwr.evaluation.ranking import rank_scores
+from fastpfrec_flwr.evaluation.ranking import rank_in_blocks
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.model.linear import layer_weights
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
-
-_BLOCK_SCORES = 1 << 22
 
 
 class LocalOnly(StarNode):
@@ -67,10 +65,8 @@ class LocalOnly(StarNode):
         odd = layer_weights(self.num_layers)[1] / (self.num_layers + 1)
 
         def rank(asked: NDArray[np.int64], masks: list[Rows]) -> NDArray[np.int32]:
-            size = max(1, _BLOCK_SCORES // max(len(table), 1))
-            found = [np.empty((0, 20), np.int32)]
-            for first in range(0, len(asked), size):
-                some = asked[first : first + size]
+            def scores_of(first: int, last: int) -> NDArray[np.float32]:
+                some = asked[first:last]
                 vectors = plain[some]
                 kept = self.state.deviations(users[some])
                 for i, (position, own) in enumerate(zip(some, kept, strict=True)):
@@ -78,14 +74,12 @@ class LocalOnly(StarNode):
                     mine = np.isin(own.rows, items, assume_unique=True)
                     if mine.any():
                         vectors[i] += odd / np.sqrt(len(items)) * own.values[mine].sum(axis=0)
-                scores = vectors @ table.T  # (block, items)
+                # Nobody has a reserved row, so no deviation lies on one.
+                scores: NDArray[np.float32] = vectors @ table[: self.shard.num_choices].T  # (block, items)
                 for i, own in enumerate(kept):
                     scores[i, own.rows] += own.values @ vectors[i]
-                part = [
-                    Rows(mask.items, mask.starts[first : first + size], mask.ends[first : first + size])
-                    for mask in masks
-                ]
-                found.append(rank_scores(np.ascontiguousarray(scores), part))
-            return np.concatenate(found)
+                return scores
+
+            return rank_in_blocks(len(asked), self.shard.num_choices, scores_of, masks)
 
         return rank

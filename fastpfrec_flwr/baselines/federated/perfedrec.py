@@ -108,7 +108,10 @@ class PerFedRec(StarNode):
                 theirs = Rows(history.items, history.starts[some], history.ends[some])
                 vectors = self.encoder.user_vectors(mixed, theirs, private[some])
                 top_items[members] = rank_top_k(
-                    vectors, mixed, [own_rows(mask, members) for mask in masks], threads=self.threads
+                    vectors,
+                    mixed[: self.shard.num_choices],
+                    [own_rows(mask, members) for mask in masks],
+                    threads=self.threads,
                 )
             return top_items
 
