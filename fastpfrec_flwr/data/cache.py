@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,9 @@ SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 PARTS = ("train", "validation", "test")
 _READ_AT_ONCE = 1 << 24
+# NumPy reads a header by `ast`, which in Python 3.11 fails now and then where two threads do it at a time
+# (cpython issue 106905), and simulated SuperNodes open their shards side by side.
+_ONE_HEADER_AT_A_TIME = Lock()
 _REMEDY = "Remove the directory; the next run prepares the data set again"
 
 
@@ -179,7 +183,8 @@ def open_shard(directory: Path, partition: int, num_partitions: int) -> Shard:
 def _open(directory: Path, name: str) -> NDArray[Any]:
     path = directory / f"{name}.npy"
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        with _ONE_HEADER_AT_A_TIME:
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
     except (OSError, ValueError) as error:
         if path.exists():
             try:
