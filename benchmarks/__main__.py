@@ -241,6 +241,7 @@ def compare(old: Path, new: Path) -> None:
 
 def whole_tables(uploads: Any, num_items: int) -> Any:
     """Simulated dense uploads as real devices send them: noise on every row."""
+    from fastpfrec_flwr.trusted_node.detection import norms_of
     from fastpfrec_flwr.trusted_node.points import UploadPoints
     from fastpfrec_flwr.trusted_node.uploads import Uploads
 
@@ -249,8 +250,7 @@ def whole_tables(uploads: Any, num_items: int) -> Any:
     values = np.concatenate([points.table(j) for j in range(clients)])
     rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
     whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
-    squares = np.einsum("ij,ij->i", values, values, dtype=np.float64).reshape(clients, num_items).sum(axis=1)
-    return whole.with_squares(squares)
+    return whole.with_norms(norms_of(values, whole.pointer, values.shape[1]))
 
 
 def resident_mb() -> float:

@@ -121,6 +121,7 @@ class RunConfig(BaseModel):
     noise_placement: Literal["client", "distributed"]
     dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
     upload: Literal["dense", "sparse"]
+    download_precision: Literal["float32", "float16", "int8"]
     upload_precision: Literal["float32", "float16", "int8"]
     epsilon_budget: NonNegative
     adjacency: Literal["replace", "zero-out"]

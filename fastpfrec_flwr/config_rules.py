@@ -110,6 +110,11 @@ def _privacy_rules(config: RunConfig) -> Rules:
     bounded = config.noise == "laplace" and config.upload == "dense" and clipped
     return [
         (
+            config.download_precision != "float32" and config.strategy.startswith("flwr:"),
+            f"download-precision must be 'float32' with strategy = {config.strategy!r}, got {config.download_precision!r}: "
+            "Flower's strategies step from the very table that they send",
+        ),
+        (
             config.upload_precision == "int8" and config.noise == "none",
             "upload-precision must be 'float32' or 'float16' with noise = 'none', got 'int8': its rounding hides under "
             "noise only, and without it carries clipped uploads beyond the clip",

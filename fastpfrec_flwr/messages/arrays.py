@@ -11,6 +11,7 @@ from flwr.app import Array
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.messages.records import RefusedError
+from fastpfrec_flwr.privacy.eight_bits import LARGEST_EXPONENT, SMALLEST_EXPONENT
 from fastpfrec_flwr.wire import MAGIC, message_of, npy_header
 
 NPY = "numpy.ndarray"
@@ -79,3 +80,11 @@ def decode_array(array: Array, name: str, dtype: str, shape: tuple[int | None, .
     if count * wanted.itemsize != len(data) - 10 - length:
         raise RefusedError(f"{name}: {len(data) - 10 - length} bytes do not make {count} elements of {dtype}")
     return np.frombuffer(data, wanted, offset=10 + length).reshape(found_shape)
+
+
+def decode_exponents(array: Array, name: str, rows: int) -> NDArray[np.int8]:
+    """Read the (rows,) exponents of values in eight bits; RefusedError if any is one that `to_eight_bits` never gives."""
+    exponents: NDArray[np.int8] = decode_array(array, name, "int8", (rows,))
+    if len(exponents) and not (exponents.min() >= SMALLEST_EXPONENT and exponents.max() <= LARGEST_EXPONENT):
+        raise RefusedError(f"{name}: must be {SMALLEST_EXPONENT} to {LARGEST_EXPONENT}")
+    return exponents

@@ -11,13 +11,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
-from fastpfrec_flwr.messages.arrays import decode_array, encode_array
+from fastpfrec_flwr.messages.arrays import decode_array, decode_exponents, encode_array
 from fastpfrec_flwr.messages.records import RefusedError, exact_keys, record_of, usable_content, value_of
 from fastpfrec_flwr.parallel import in_parallel
-from fastpfrec_flwr.privacy.eight_bits import LARGEST_EXPONENT, SMALLEST_EXPONENT, from_eight_bits
+from fastpfrec_flwr.privacy.eight_bits import from_eight_bits
 from fastpfrec_flwr.privacy.laws import LAPLACE
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
-from fastpfrec_flwr.trusted_node.uploads import Uploads
+from fastpfrec_flwr.trusted_node.uploads import Norms, Uploads
 
 # Beyond this a value is no honest change, and sums of a million of them on the 2^-20 grid would stop being exact.
 LARGEST_VALUE = 2.0**12
@@ -148,17 +148,19 @@ def decode_uploads(
     # Compared, not subtracted: differences of hostile pointers wrap around and look harmless.
     if pointer[0] != 0 or pointer[-1] != len(rows) or (pointer[1:] < pointer[:-1]).any():
         raise RefusedError(f"pointer: does not divide {len(rows)} rows among {len(nonces)} clients")
-    faults, squares = np.zeros(len(nonces), np.uint8), np.zeros(len(nonces))
+    faults, norms = np.zeros(len(nonces), np.uint8), Norms(np.zeros(len(nonces)), np.zeros(len(nonces)))
 
     def look(first: int) -> None:
         last = min(first + _CLIENTS_PER_TASK, len(faults))
-        _find_faults(pointer, rows, values, num_items, LARGEST_VALUE, first, last, faults, squares)
+        _find_faults(
+            pointer, rows, values, num_items, LARGEST_VALUE, first, last, faults, norms.whole, norms.largest_row
+        )
 
     in_parallel(look, range(0, len(faults), _CLIENTS_PER_TASK), threads)
     if claimed != cover_scale:
         # Without cover the rows are all there is, so they must be the whole table: then no cover is left to draw.
         faults[(faults == 0) & (np.diff(pointer) != num_items)] = 6
-    uploads = Uploads(nonces, pointer, rows, values, cover_scale, noise_kind).with_squares(squares)
+    uploads = Uploads(nonces, pointer, rows, values, cover_scale, noise_kind).with_norms(norms)
     if faults.any():
         uploads = select_clients(uploads, np.flatnonzero(faults == 0))
     return DecodedUploads(uploads, report, [_FAULTS[int(fault)] for fault in faults if fault])
@@ -167,14 +169,11 @@ def decode_uploads(
 def _as_float32(values: NDArray[Any], arrays: ArrayRecord, precision: str) -> NDArray[np.float32]:
     if precision == "float16":
         return values.astype(np.float32)
-    exponents = decode_array(arrays["exponents"], "exponents", "int8", (len(values),))
-    if len(exponents) and not (exponents.min() >= SMALLEST_EXPONENT and exponents.max() <= LARGEST_EXPONENT):
-        raise RefusedError(f"exponents: must be {SMALLEST_EXPONENT} to {LARGEST_EXPONENT}")
-    return from_eight_bits(values, exponents)
+    return from_eight_bits(values, decode_exponents(arrays["exponents"], "exponents", len(values)))
 
 
 def row_bytes(precision: str, width: int) -> int:
-    """Bytes of one uploaded row of `width` values, its number left out."""
+    """Bytes of one row of `width` values on its way, its number left out."""
     return width + 1 if precision == "int8" else int(np.dtype(precision).itemsize) * width
 
 
@@ -199,11 +198,12 @@ def _find_faults(
     last: int,
     faults: Any,
     squares: Any,
+    largest_rows: Any,
 ) -> None:
     """Look at every element once; what it costs is reading them, so the squared norms are taken along for the checks."""
     limit = np.float32(largest)
     for j in range(first, last):
-        total = 0.0
+        total, longest = 0.0, np.float32(0.0)
         if pointer[j] == pointer[j + 1]:
             faults[j] = 1
             continue
@@ -221,6 +221,7 @@ def _find_faults(
             for c in range(values.shape[1]):
                 square += values[t, c] * values[t, c]
             total += float(square)
+            longest = max(longest, square)
             # No element is beyond the limit if their squares' sum is not. This way round NaN is caught: it compares false.
             if square <= limit * limit:
                 continue
@@ -233,6 +234,7 @@ def _find_faults(
                 faults[j] = 5 if finite else 4
                 break
         squares[j] = total
+        largest_rows[j] = longest
 
 
 def select_clients(uploads: Uploads, chosen: NDArray[np.int64]) -> Uploads:
@@ -245,7 +247,7 @@ def select_clients(uploads: Uploads, chosen: NDArray[np.int64]) -> Uploads:
         uploads.nonces[chosen], pointer, uploads.rows[entries], uploads.values[entries], uploads.cover_scale,
         uploads.noise_kind,
     )  # fmt: skip
-    return few if uploads.squares is None else few.with_squares(uploads.squares[chosen])
+    return few if uploads.norms is None else few.with_norms(uploads.norms.of(chosen))
 
 
 def _decode_train_report(record: Mapping[str, Any], server_round: int, table_version: int | None) -> TrainReport:

@@ -65,7 +65,7 @@ def clamp(values: Any, bound: float, columns: int = -1) -> None:
 
 
 @compiled
-def clip_rows(values: Any, bound: float, columns: int = -1) -> int:
+def clip_rows(values: Any, bound: float, columns: int = -1) -> tuple[int, float]:
     """Bring each row to L2 norm <= `bound` (0: no bound).
 
     A row that is not finite becomes zero: it carries nothing that could be averaged, and zero lies inside every bound.
@@ -76,9 +76,9 @@ def clip_rows(values: Any, bound: float, columns: int = -1) -> int:
 
     Returns
     -------
-    Number of rows that were not finite.
+    Number of rows that were not finite; squared norm of all rows afterwards, off by less than `_NEAR` allows for.
     """
-    broken = 0
+    broken, total = 0, 0.0
     if columns < 0:
         columns = values.shape[1]
     for t in range(values.shape[0]):
@@ -96,27 +96,32 @@ def clip_rows(values: Any, bound: float, columns: int = -1) -> int:
             factor = bound / norm * (1.0 - 1e-6)
             for c in range(columns):
                 row[c] = np.float32(float(row[c]) * factor)
-    return broken
+            norm = bound
+        total += norm * norm
+    return broken, total
 
 
 @compiled
-def clip_joint(values: Any, bound: float, l1: bool, columns: int = -1) -> None:
+def clip_joint(values: Any, bound: float, l1: bool, columns: int = -1, square: float = -1.0) -> None:
     """Bring a whole upload to L2 (or L1) norm <= `bound` (0: no bound); `values` (rows, k) float32, finite, in place.
 
     Parameters
     ----------
     columns : only the first so many are clipped and counted; -1 is all.
+    square : squared L2 norm, where `clip_rows` has just found it; -1 has it summed here.
     """
     if bound <= 0.0:
         return
     if columns < 0:
         columns = values.shape[1]
-    total = 0.0
-    for t in range(values.shape[0]):
-        if l1:
+    total = 0.0 if l1 else square
+    if l1:
+        for t in range(values.shape[0]):
             for c in range(columns):
                 total += abs(float(values[t, c]))
-        else:
+    elif square < 0.0:
+        total = 0.0
+        for t in range(values.shape[0]):
             norm = _row_norm(values[t], columns)
             total += norm * norm
     norm = total if l1 else math.sqrt(total)

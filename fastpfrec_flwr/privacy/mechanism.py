@@ -98,8 +98,8 @@ def _clip(values: Any, coordinate_bound: float, row_bound: float, joint_bound: f
             count = values[t, columns]
             values[t, columns] = np.float32(min(max(count, 0.0), COUNT_UNIT)) if count == count else np.float32(0.0)
     clamp(values, coordinate_bound, columns)
-    clip_rows(values, row_bound, columns)
-    clip_joint(values, joint_bound, l1, columns)
+    _, square = clip_rows(values, row_bound, columns)
+    clip_joint(values, joint_bound, l1, columns, square)
 
 
 @compiled
@@ -240,7 +240,7 @@ class SendsNothing:
 
 
 # What float16 can hold; an honest change is far below.
-_HALF_LARGEST = 65504.0
+HALF_LARGEST = 65504.0
 
 
 @dataclass(frozen=True)
@@ -259,7 +259,7 @@ class HalfPrecision:
     ) -> PrivatizedUploads:
         """See `Mechanism`."""
         whole = self.mechanism.privatize(changes, nonces, keys, num_items)
-        half = np.clip(whole.values, -_HALF_LARGEST, _HALF_LARGEST).astype(np.float16)
+        half = np.clip(whole.values, -HALF_LARGEST, HALF_LARGEST).astype(np.float16)
         return PrivatizedUploads(whole.nonces, whole.pointer, whole.rows, half, whole.cover_scale, _SEAL)
 
 

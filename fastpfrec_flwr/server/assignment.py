@@ -40,4 +40,4 @@ def with_keyed_nonces(uploads: Uploads, key: int | None) -> Uploads:
     if key is None:
         return uploads
     mixed = replace(uploads, nonces=with_key(uploads.nonces, key))
-    return mixed if uploads.squares is None else mixed.with_squares(uploads.squares)
+    return mixed if uploads.norms is None else mixed.with_norms(uploads.norms)

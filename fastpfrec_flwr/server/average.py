@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.addresses import address_of, floats_at, ints_at
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.randomness import derive_generator, stream_key
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.detection import robust_z_scores
+from fastpfrec_flwr.trusted_node.stacking import StackedMeans
 from fastpfrec_flwr.trusted_node.tier import NodeReport
-
-_ROWS_PER_TASK = 1024
 
 
 def healthy_nodes(
@@ -65,40 +62,6 @@ def healthy_nodes(
 
 
 @compiled
-def _add_means(
-    rows_at: Any,
-    values_at: Any,
-    touches_at: Any,
-    starts: Any,
-    stops: Any,
-    unseen: Any,
-    first: int,
-    last: int,
-    total: Any,
-    variances: Any,
-) -> None:
-    """Average rows `first` to `last`; `variances` receives what their cover noise lacks to that of a row nobody sent.
-
-    starts, stops : (means,) which entries of each mean are these rows. unseen : (means,) variance that a client's own noise
-    on a row takes out of the cover.
-    """
-    k, share = total.shape[1], np.float32(1.0 / rows_at.shape[0])
-    for t in range(first, last):
-        variances[t] = 0.0
-        for c in range(k):
-            total[t, c] = np.float32(0.0)
-    for m in range(rows_at.shape[0]):
-        rows = numba.carray(ints_at(rows_at[m]), (stops[m],))
-        values = numba.carray(floats_at(values_at[m]), (stops[m], k))
-        touched_by = numba.carray(ints_at(touches_at[m]), (stops[m],))
-        for t in range(starts[m], stops[m]):
-            out = total[rows[t]]
-            variances[rows[t]] -= unseen[m] * touched_by[t]
-            for c in range(k):
-                out[c] += share * values[t, c]
-
-
-@compiled
 def _add_cover(key: Any, everywhere: float, variances: Any, first: int, last: int, total: Any) -> None:
     """Add normal noise of variance `everywhere` + `variances` to rows `first` to `last`."""
     k = total.shape[1]
@@ -131,24 +94,16 @@ def average_nodes(
     # Per client and coordinate that its upload did not bring: the variance of its noise in the average.
     unseen = [mean.cover.unit_variance * mean.cover_scale**2 * (share / mean.clients) ** 2 for mean in means]
     everywhere = sum(each * mean.clients for each, mean in zip(unseen, means, strict=True))
-    bounds = np.append(np.arange(0, num_items, _ROWS_PER_TASK), num_items)
-    places = np.array([np.searchsorted(mean.rows, bounds) for mean in means])  # (means, bounds)
-    rows = [np.ascontiguousarray(mean.rows, np.int32) for mean in means]
-    values = [np.ascontiguousarray(mean.values, np.float32) for mean in means]
-    touches = [np.ascontiguousarray(mean.touched_by, np.int32) for mean in means]
-    rows_at, values_at, touches_at = (
-        np.array([address_of(each, kind) for each in arrays])
-        for arrays, kind in ((rows, "int32"), (values, "float32"), (touches, "int32"))
-    )
-    lacking = np.array(unseen)
+    stack = StackedMeans(means, num_items)
+    shares, lacking = np.full(len(means), share, np.float32), -np.array(unseen)
 
-    def run(task: int) -> None:
-        first, last = int(bounds[task]), int(bounds[task + 1])
-        starts, stops = places[:, task].copy(), places[:, task + 1].copy()
-        _add_means(rows_at, values_at, touches_at, starts, stops, lacking, first, last, total, variances)
+    def run(block: int) -> None:
+        # What a row's cover noise lacks to that of a row nobody sent: the noise of those who sent it is in their values.
+        stack.add(block, shares, lacking, total, variances)
         if everywhere > 0:
+            first, last = stack.blocks[block]
             key = np.uint64(stream_key(seed, "cover", server_round, first))
             _add_cover(key, everywhere, variances, first, last, total)
 
-    in_parallel(run, range(len(bounds) - 1), threads)
+    in_parallel(run, range(len(stack.blocks)), threads)
     return total

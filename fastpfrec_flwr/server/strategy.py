@@ -134,7 +134,7 @@ class FastPFRec(Strategy):
 
     def encode_model(self) -> ArrayRecord:
         """The model as this round's messages carry it."""
-        return messages.encode_model(self.state.item_table, self.state.item_counts)
+        return messages.encode_model(self.state.item_table, self.state.item_counts, self._config.download_precision)
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 

@@ -161,7 +161,7 @@ def summarise(
             "rounds_without_any": tally.rounds_without_nodes,
         },
         "bytes": {
-            "down": round(clients * table_bytes),
+            "down": round(clients * items * messages.row_bytes(config.download_precision, k)),
             "up": round(clients * row * items if config.upload == "dense" else sparse),
             "nodes_up": nodes * table_bytes,
         },

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
-from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances
+from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances, median
+from fastpfrec_flwr.trusted_node.stacking import StackedMeans
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 # With fewer clients a node's median of alignments says nothing, and it has no say in the scale.
@@ -85,7 +86,7 @@ class AlignmentCheck:
         self, parts: list[Uploads], nodes: Sequence[Candidates], num_items: int, noise_scale: float, columns: int
     ) -> list[NDArray[np.bool_]]:
         """See `CrossCheck`."""
-        everybody = merged([node.mean for node in nodes], num_items, columns)
+        everybody = merged([node.mean for node in nodes], num_items, columns, self.threads)
         if everybody.clients < _FEWEST:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
         found, middles, spreads, resolutions = [], [], [], []
@@ -102,10 +103,10 @@ class AlignmentCheck:
             found.append(alignments)
             # What the noise on an upload does to its product with the others' mean.
             deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
-            resolutions.append(deviation * length / float(np.median(sizes)))
+            resolutions.append(deviation * length / median(sizes))
             if len(alignments) >= _FEWEST or len(nodes) == 1:
-                middles.append(float(np.median(alignments)))
-                spreads.append(float(np.median(np.abs(alignments - middles[-1]))))
+                middles.append(median(alignments))
+                spreads.append(median(np.abs(alignments - middles[-1])))
         if not middles:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
         middle = float(np.median(middles))
@@ -113,33 +114,27 @@ class AlignmentCheck:
         return [alignments - middle > self.threshold * spread for alignments in found]
 
 
-def merged(means: Sequence[NodeMean], num_items: int, columns: int) -> NodeMean:
+def merged(means: Sequence[NodeMean], num_items: int, columns: int, threads: int = 1) -> NodeMean:
     """The mean over the clients of all nodes, on every row; `columns` of an upload count."""
     clients, first = sum(mean.clients for mean in means), means[0]
-    total, touched = np.zeros((num_items, columns), np.float32), np.zeros(num_items, np.int64)
-    for mean in means:
-        values = np.ascontiguousarray(mean.values, np.float32)
-        _add_mean(mean.rows, values, mean.touched_by, np.float32(mean.clients / clients), total, touched)
-    rows, squares = np.arange(num_items, dtype=np.int32), np.empty(num_items)
-    _squares(total, squares)
-    together = NodeMean(clients, rows, total, touched, first.cover_scale, first.noise_kind)
+    total, touches, squares = np.empty((num_items, columns), np.float32), np.empty(num_items), np.empty(num_items)
+    shares = np.array([mean.clients / clients for mean in means], np.float32)
+    stack, each_client = StackedMeans(means, num_items), np.ones(len(means))
+
+    def run(block: int) -> None:
+        stack.add(block, shares, each_client, total, touches)
+        _squares(total, *stack.blocks[block], squares)
+
+    in_parallel(run, range(len(stack.blocks)), threads)
+    rows = np.arange(num_items, dtype=np.int32)
+    together = NodeMean(clients, rows, total, touches.astype(np.int64), first.cover_scale, first.noise_kind)
     object.__setattr__(together, "row_squares", squares)
     return together
 
 
 @compiled
-def _add_mean(rows: Any, values: Any, touched_by: Any, share: Any, total: Any, touched: Any) -> None:
-    for t in range(rows.shape[0]):
-        # Views first: with the index read anew for each element the compiler could not vectorise.
-        out, mean = total[rows[t]], values[t]
-        touched[rows[t]] += touched_by[t]
-        for c in range(out.shape[0]):
-            out[c] += share * mean[c]
-
-
-@compiled
-def _squares(values: Any, out: Any) -> None:
-    for t in range(values.shape[0]):
+def _squares(values: Any, first: int, last: int, out: Any) -> None:
+    for t in range(first, last):
         square = np.float32(0.0)
         for c in range(values.shape[1]):
             square += values[t, c] * values[t, c]

@@ -14,6 +14,7 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
+from fastpfrec_flwr.trusted_node.uploads import Norms
 
 # 0.6745 is the upper quartile of the standard normal: it makes MAD / 0.6745 estimate the standard deviation.
 NORMAL_QUARTILE = 0.6745
@@ -55,7 +56,7 @@ class Distances:
     @property
     def resolution(self) -> float:
         """Size below which a corrected distance is noise: sqrt of the typical noise_sd."""
-        return math.sqrt(_median(self.noise_sd)) if len(self.noise_sd) else 0.0
+        return math.sqrt(median(self.noise_sd)) if len(self.noise_sd) else 0.0
 
     def of(self, members: NDArray[np.int64]) -> Distances:
         """The distances of some clients."""
@@ -76,7 +77,7 @@ class Distances:
 
 
 @compiled
-def _median(values: Any) -> float:
+def median(values: Any) -> float:
     """np.median of finite values (at least one), without its fixed cost, which is a node's whole check."""
     ordered = np.sort(values)
     n = ordered.shape[0]
@@ -84,27 +85,28 @@ def _median(values: Any) -> float:
 
 
 @compiled
-def _segment_squares(values: Any, pointer: Any, k: int, first: int, last: int, out: Any) -> None:
+def _segment_norms(values: Any, pointer: Any, k: int, first: int, last: int, whole: Any, largest_row: Any) -> None:
     for j in range(first, last):
-        total = 0.0
+        total, longest = 0.0, np.float32(0.0)
         for t in range(pointer[j], pointer[j + 1]):
             square = np.float32(0.0)
             for c in range(k):
                 square += values[t, c] * values[t, c]
             total += float(square)
-        out[j] = total
+            longest = max(longest, square)
+        whole[j], largest_row[j] = total, longest
 
 
-@compiled
-def _rows_beyond(values: Any, pointer: Any, k: int, bound: float, first: int, last: int, out: Any) -> None:
-    for j in range(first, last):
-        largest = np.float32(0.0)
-        for t in range(pointer[j], pointer[j + 1]):
-            square = np.float32(0.0)
-            for c in range(k):
-                square += values[t, c] * values[t, c]
-            largest = max(largest, square)
-        out[j] = largest > bound
+def norms_of(values: NDArray[np.float32], pointer: NDArray[np.int64], k: int, threads: int = 1) -> Norms:
+    """Norms of uploads over their first `k` columns."""
+    norms = Norms(np.empty(len(pointer) - 1), np.empty(len(pointer) - 1))
+
+    def run(first: int) -> None:
+        last = min(first + _CLIENTS_PER_TASK, len(norms.whole))
+        _segment_norms(values, pointer, k, first, last, norms.whole, norms.largest_row)
+
+    in_parallel(run, range(0, len(norms.whole), _CLIENTS_PER_TASK), threads)
+    return norms
 
 
 @compiled
@@ -125,7 +127,7 @@ def upload_distances(
     keys: NDArray[np.uint64],
     threads: int = 1,
     columns: int | None = None,
-    squares: NDArray[np.float64] | None = None,
+    norms: Norms | None = None,
     noise_kind: str = LAPLACE,
     row_clip: float = 0.0,
 ) -> Distances:
@@ -140,24 +142,19 @@ def upload_distances(
     noise_scale : scale of the noise that the values carry. cover_scale : scale of the noise not yet drawn, or 0.
     columns : columns of the table; the distance is over these. None is all of them.
     num_items : rows of the table. keys : (clients,) uint64 streams of the cover norm.
-    squares : (clients,) squared norms over all columns, if known; they are taken where the distance is over all of them.
+    norms : over all columns, if known; they are taken where the distance is over all of them.
     noise_kind : law of both noises.
     row_clip : L2 bound of an honest row's change, whose excess is looked for; 0 looks for none.
     """
     law = NoiseLaw(noise_kind, 1.0)
     k = values.shape[1] if columns is None else columns
-    known = squares is not None and k == values.shape[1]
-    squared = squares.copy() if squares is not None and known else np.empty(len(pointer) - 1)
-
-    def run(first: int) -> None:
-        _segment_squares(values, pointer, k, first, min(first + _CLIENTS_PER_TASK, len(squared)), squared)
-
-    if not known:
-        in_parallel(run, range(0, len(squared), _CLIENTS_PER_TASK), threads)
+    if norms is None or k != values.shape[1]:
+        norms = norms_of(values, pointer, k, threads)
+    squared = norms.whole.copy()
     carried = np.diff(pointer).astype(np.float64) * k
     covered = num_items * k - carried if cover_scale > 0 else np.zeros_like(carried)
     if cover_scale > 0:
-        normals = np.empty(len(squared), np.float64)
+        normals = np.empty(len(squared))
         first_normals(keys, normals)
         cover = cover_scale**2 * (law.unit_variance * covered + np.sqrt(law.unit_square_variance * covered) * normals)
         squared += np.maximum(cover, 0.0)
@@ -165,14 +162,7 @@ def upload_distances(
     noise_sd = np.sqrt(law.unit_square_variance * (noise_scale**4 * carried + cover_scale**4 * covered))
     beyond = None
     if row_clip > 0:
-        beyond = np.zeros(len(squared), np.bool_)
-        bound = row_bound(row_clip, NoiseLaw(noise_kind, noise_scale), k)
-
-        def look(first: int) -> None:
-            last = min(first + _CLIENTS_PER_TASK, len(squared))
-            _rows_beyond(values, pointer, k, bound, first, last, beyond)
-
-        in_parallel(look, range(0, len(squared), _CLIENTS_PER_TASK), threads)
+        beyond = norms.largest_row > row_bound(row_clip, NoiseLaw(noise_kind, noise_scale), k)
     return Distances(squared, noise_mean, noise_sd, noise_kind, beyond)
 
 
@@ -208,8 +198,8 @@ def robust_z_scores(distances: NDArray[np.float64], resolution: float = 0.0) -> 
     """
     if len(distances) == 0 or not np.isfinite(distances).all():
         raise ValueError(f"distances must be finite and at least one, got {distances!r}")
-    away = distances - float(_median(distances))
-    mad = max(float(_median(np.abs(away))), NORMAL_QUARTILE * resolution)
+    away = distances - float(median(distances))
+    mad = max(float(median(np.abs(away))), NORMAL_QUARTILE * resolution)
     if mad == 0.0:
         return np.where(away == 0.0, 0.0, np.copysign(np.inf, away))
     return NORMAL_QUARTILE * away / mad
@@ -272,7 +262,7 @@ class ClientsCheck:
         """See the class."""
         # Below the resolution a distance is noise; it also keeps the logarithm finite.
         corrected, floor = distances.corrected, max(distances.resolution, 1e-12)
-        middle = _median(corrected)
+        middle = median(corrected)
         # What one sd of the noise's squared norm does to the median's logarithm: the scores' own resolution. Half of it,
         # since noise is cut off below zero: an honest change that the noise hides then stays below z = 3.5 up to 5.6 sd.
         blur = 0.5 * math.log((math.hypot(middle, floor) + floor) / (middle + floor))

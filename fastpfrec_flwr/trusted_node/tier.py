@@ -107,7 +107,7 @@ class TrustedNodes:
         distances = [
             upload_distances(
                 part.values, part.pointer, self.noise_scale, part.cover_scale, num_items,
-                user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.squares,
+                user_stream_keys(key, part.nonces.view(np.int64)), self.threads, self.columns, part.norms,
                 part.noise_kind,
                 self.row_clip,
             )

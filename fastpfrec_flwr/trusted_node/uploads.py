@@ -11,6 +11,23 @@ from fastpfrec_flwr.privacy.laws import LAPLACE, NoiseLaw
 
 
 @dataclass(frozen=True)
+class Norms:
+    """Squared L2 norms of some uploads.
+
+    Attributes
+    ----------
+    whole : (clients,) of each client's upload. largest_row : (clients,) of its longest row.
+    """
+
+    whole: NDArray[np.float64]
+    largest_row: NDArray[np.float64]
+
+    def of(self, members: NDArray[np.int64]) -> Norms:
+        """Those of some clients."""
+        return Norms(self.whole[members], self.largest_row[members])
+
+
+@dataclass(frozen=True)
 class Uploads:
     """Uploads of some clients, one segment each: Theta' - E on the rows that travelled.
 
@@ -20,7 +37,7 @@ class Uploads:
     values : (touched, k) float32, finite.
     cover_scale : scale of the noise on all other rows that is still to be drawn (simulated dense uploads), else 0.
     noise_kind : its law, see `privacy.laws`.
-    squares : (clients,) squared norm of each client's `values`, where whoever read them has it; a changed copy has none.
+    norms : of each client's `values`, where whoever read them has them; a changed copy has none.
     """
 
     nonces: NDArray[np.uint64]
@@ -29,12 +46,12 @@ class Uploads:
     values: NDArray[np.float32]
     cover_scale: float
     noise_kind: str = LAPLACE
-    squares: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
+    norms: Norms | None = field(default=None, init=False, repr=False, compare=False)
 
-    def with_squares(self, squares: NDArray[np.float64]) -> Uploads:
-        """These uploads with the squared norms of their values."""
+    def with_norms(self, norms: Norms) -> Uploads:
+        """These uploads with the norms of their values."""
         known = replace(self)
-        object.__setattr__(known, "squares", squares)
+        object.__setattr__(known, "norms", norms)
         return known
 
     @property

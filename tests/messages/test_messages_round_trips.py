@@ -66,6 +66,32 @@ def test_train_and_evaluate_round_trip(order, items, parts):
     assert (found_order, found_parts) == (order, parts)
 
 
+@pytest.mark.parametrize(("precision", "share"), [("float32", 1.0), ("float16", 0.5), ("int8", 0.25 + 1 / (4 * 64))])
+def test_a_table_travels_in_fewer_bytes(precision, share):
+    table = np.random.default_rng(0).normal(size=(50, 64)).astype(np.float32)
+    table[7] = 0.0
+    model = messages.encode_model(table, np.arange(50.0), precision)
+    assert sum(len(model[key].data) for key in model if key != "item-counts") == pytest.approx(
+        table.nbytes * share, abs=400
+    )
+    order = Order("c", "s", "train", 1, 5, True)
+    content = messages.encode_train(model, order)
+    found, _ = messages.decode_train(content, 64)
+    step = {"float32": 0.0, "float16": 2.0**-11, "int8": 1 / 127}[precision]
+    assert (np.abs(found - table).max(axis=1) <= step * np.abs(table).max(axis=1)).all()
+    assert found.dtype == np.float32
+    assert not found.flags.writeable
+    np.testing.assert_array_equal(messages.decode_item_counts(content, 50), np.arange(50.0, dtype=np.float32))
+
+
+@pytest.mark.parametrize("exponent", [-21, 6])
+def test_exponents_that_no_table_has_are_refused(exponent):
+    model = messages.encode_model(np.ones((3, K), np.float32), precision="int8")
+    model["item-exponents"] = messages.encode_array(np.full(3, exponent, np.int8))
+    with pytest.raises(RefusedError, match="item-exponents: must be -20 to 5"):
+        messages.decode_train(messages.encode_train(model, Order("c", "s", "train", 1, 5, True)), K)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.builds(Description, st.integers(-1, 99), st.integers(0, 2**62), st.integers(1, 2**62), text, text, text))
 def test_descriptions_round_trip(description):

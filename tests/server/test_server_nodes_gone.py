@@ -11,6 +11,7 @@ from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally, count_skips
+from fastpfrec_flwr.trusted_node.uploads import Norms
 from tests.hostile import honest_upload
 from tests.server.test_server_bad_uploads import LIAR, a_grid, a_strategy, fails
 from tests.whole_runs import settings_of
@@ -209,11 +210,11 @@ def test_with_real_devices_each_round_has_a_key_that_nobody_knows():
 
 
 def test_a_key_changes_nonces_and_nothing_else():
-    uploads = plain_uploads().with_squares(np.array([2.0]))
+    uploads = plain_uploads().with_norms(Norms(np.array([2.0]), np.array([1.0])))
     mixed = with_keyed_nonces(uploads, 77)
     assert mixed.nonces != uploads.nonces
     assert mixed.values is uploads.values
-    assert mixed.squares is uploads.squares
+    assert mixed.norms is uploads.norms
     assert with_keyed_nonces(uploads, None) is uploads
 
 

@@ -61,7 +61,7 @@ def book_of(config):
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
 def test_they_train_on_their_own_files(deployed, devices, precision):
-    run = deployed(upload_precision=precision)
+    run = deployed(upload_precision=precision, download_precision=precision)
     facts = run.json("config.json")
     assert (facts["super_nodes"], facts["data"]["users"], facts["data"]["items"]) == (3, 18, NUM_ITEMS)
     assert facts["deployed"]

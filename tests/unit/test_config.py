@@ -175,6 +175,7 @@ def test_integers_are_taken_where_a_float_is_meant():
         (SPECTRAL | {"embedding_dim": 1}, ["embedding-dim must be >= 2 with encoder = 'spectral', got 1"]),
         (SPECTRAL | {"user_l2": 0.0}, ["user-l2 must be > 0 with encoder = 'spectral'"]),
         (SPECTRAL | {"clip_norm": 0.0}, ["clip-norm must be > 0 with encoder = 'spectral' and noise"]),
+        ({"download_precision": "int8", "strategy": "flwr:FedAvg"}, ["download-precision must be 'float32'", "int8"]),
         ({"upload_precision": "int8", "popularity_weight": 0.1}, ["popularity-weight must be 0.0", "int8"]),
         (
             {"upload_precision": "int8", "noise": "none", "noise_scale": 0.0},
