@@ -1,6 +1,6 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | evaluation | check | memory | flwr | compare`.
+`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | flwr | compare`.
 """
 
 from __future__ import annotations
@@ -209,19 +209,54 @@ def memory(data_dir: DataDir = "", data_set: str = "gowalla-100k", rounds: int =
 
 
 @app.command()
-def flwr(data_set: str = "ml-100k", data_dir: DataDir = "", rounds: int = 40, output: Output = "") -> None:
-    """Median milliseconds of a round under `flwr run` with 2 SuperNodes and in-process: the difference is Flower's and Ray's."""
+def growth(
+    rounds: int = 9,
+    quick: Annotated[bool, typer.Option(help="Two tiny points, to see that it runs.")] = False,
+    output: Output = "",
+    plot: Annotated[str, typer.Option(help="PNG file for the curves.")] = "",
+) -> None:
+    """How a round's time, memory and bytes grow with users, items, clients, interactions and dimensions; fitted exponents."""
+    from benchmarks import growth as growing
+
+    figures = []
+    for number, point in enumerate(asked := growing.points(quick), 1):
+        figures.append(growing.measured(point, rounds))
+        typer.echo(f"{number}/{len(asked)} {figures[-1]}", err=True)
+    report("growth", figures, output)
+    if not quick:
+        show("exponents", growing.exponents(figures))
+    if plot:
+        growing.plot(figures, Path(plot))
+
+
+@app.command()
+def flwr(
+    data_set: str = "ml-100k",
+    data_dir: DataDir = "",
+    rounds: int = 40,
+    super_nodes: Annotated[str, typer.Option(help="Numbers of simulated SuperNodes.")] = "2",
+    output: Output = "",
+) -> None:
+    """Median milliseconds of a round under `flwr run` and in-process: the difference is Flower's and Ray's."""
     figures = []
     with tempfile.TemporaryDirectory() as folder:
         pairs = f'data-set="{data_set}" data-dir="{data_dir}" num-rounds={rounds} evaluate-every=0 report-loss=false'
-        for kind in ("flwr run", "in-process"):
-            out = Path(folder) / kind.replace(" ", "-")
-            own = f'{pairs} output-dir="{out}"'
-            fastpfrec = [sys.executable, "-m", "fastpfrec_flwr", "simulate", "-c", own]
-            flower = [str(Path(sys.executable).with_name("flwr")), "run", str(ROOT), "--stream", "-c", own]
-            subprocess.run(flower if kind == "flwr run" else fastpfrec, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-            seconds = json.loads((out / "summary.json").read_text())["seconds"]
-            figures.append({"kind": kind, "median_ms": 1e3 * seconds["round_median"], "total_s": seconds["total"]})
+        for count in super_nodes.split(","):
+            for kind in ("flwr run", "in-process"):
+                out = Path(folder) / f"{kind.replace(' ', '-')}-{count}"
+                own = f'{pairs} output-dir="{out}"'
+                if kind == "flwr run":
+                    flower = str(Path(sys.executable).with_name("flwr"))
+                    federation = f"num-supernodes={count} client-resources-num-cpus=1"
+                    command = [flower, "run", str(ROOT), "--stream", "-c", own, "--federation-config", federation]
+                else:
+                    command = [sys.executable, "-m", "fastpfrec_flwr", "simulate", "-c", own, "--num-supernodes", count]
+                subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+                seconds = json.loads((out / "summary.json").read_text())["seconds"]
+                median = 1e3 * seconds["round_median"]
+                figures.append(
+                    {"kind": kind, "super_nodes": int(count), "median_ms": median, "total_s": seconds["total"]}
+                )
     report("flwr", figures, output)
 
 

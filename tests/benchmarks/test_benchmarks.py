@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import growth
 from benchmarks.__main__ import app
 from benchmarks.cohort import real_cohort
 from benchmarks.output import ratios
@@ -64,12 +65,13 @@ def test_and_its_noise_is_laplace():
         (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
         (["evaluation", "--repeats", "1"], {}),
         (["memory", "--data-set", "synthetic", "--rounds", "10"], {"round": 10}),
+        (["growth", "--quick", "--rounds", "2"], {"dimensions": 16}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_every_benchmark_runs_and_compares_with_itself(tmp_path, command, expected):
     out = tmp_path / "figures.json"
-    own = command if command[0] == "memory" else [*command, "--data-sets", "synthetic"]
+    own = command if command[0] in ("memory", "growth") else [*command, "--data-sets", "synthetic"]
     result = CliRunner().invoke(app, [*own, "--output", str(out)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     content = json.loads(out.read_text())
@@ -92,3 +94,27 @@ def test_ratios_join_lines_of_the_same_subject():
     assert ratios(old, new) == [{"data_set": "b", "median_ms ratio": 3.0}]
     with pytest.raises(ValueError, match="different benchmarks"):
         ratios(old, new[1:])
+
+
+def test_exponents_are_those_of_a_power_law(tmp_path):
+    def line(**changes):
+        point = {**growth.BASE, **changes}
+        cost = 3.0 * point["items"] ** 1.0 * point["clients"] ** 0.5
+        return {**point, "cpu_ms": cost, "memory_mb": point["users"] ** 2.0, "up_mb": 7.0}
+
+    lines = [line(**{name: value}) for name, steps in growth.STEPS.items() for value in steps]
+    found = {each["cost against"]: each for each in growth.exponents(lines)}
+    assert set(found) == set(growth.STEPS)
+    assert found["items"]["cpu_ms"] == pytest.approx(1.0)
+    assert found["clients"]["cpu_ms"] == pytest.approx(0.5)
+    assert found["users"]["memory_mb"] == pytest.approx(2.0)
+    assert found["users"]["cpu_ms"] == pytest.approx(0.0, abs=1e-9)
+    assert all(each["cpu_ms off by"] < 1e-9 for each in found.values())
+    growth.plot(lines, tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_each_point_of_the_growth_differs_from_the_base_in_one_thing():
+    for point in growth.points():
+        assert sum(point[name] != growth.BASE[name] for name in growth.BASE) <= 1
+    assert len(growth.points()) == 1 + sum(len(steps) - 1 for steps in growth.STEPS.values())
