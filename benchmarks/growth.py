@@ -89,6 +89,9 @@ def plot(lines: list[Line], path: Path) -> None:
         )
         for measure, label in MEASURES.items():
             axes.loglog([line[name] for line in mine], [max(line[measure], 0.1) for line in mine], "o-", label=label)
+        axes.set_xticks([line[name] for line in mine], [f"{line[name]:,}" for line in mine])
+        axes.xaxis.minorticks_off()
+        axes.tick_params(axis="x", labelrotation=30)
         axes.set_xlabel({"interactions": "interactions per user", "clients": "clients per round"}.get(name, name))
         axes.grid(visible=True, which="both", alpha=0.2)
     figure.axes[0].legend(fontsize="small")

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.config import RunConfig, default_values, parse_run_config
 from fastpfrec_flwr.memory import keep_freed_memory
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.nodes import discover
@@ -44,5 +45,5 @@ def training(config: RunConfig, super_nodes: int) -> Iterator[tuple[Any, Grid]]:
         nodes = discover(grid, strategy.order(0), 0.0, 600.0)
         strategy.attach(nodes, f"bench{time.monotonic_ns()}")
         table = initial_table(nodes.descriptions[0].num_items, config.embedding_dim, config)
-        strategy.begin("train", ServerState.start(table))
+        strategy.begin("train", ServerState.start(build_layout(config).start(table, config.seed)))
         yield strategy, grid
