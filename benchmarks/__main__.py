@@ -1,6 +1,6 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | flwr | compare`.
+`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | startup | flwr | compare`.
 """
 
 from __future__ import annotations
@@ -227,6 +227,16 @@ def growth(
         show("exponents", growing.exponents(figures))
     if plot:
         growing.plot(figures, Path(plot))
+
+
+@app.command()
+def startup(
+    data_dir: DataDir = "", data_sets: str = "gowalla-100k,gowalla-1m", repeats: int = 5, output: Output = ""
+) -> None:
+    """The command line's `--help`, a data set read for the first time, and opened again."""
+    from benchmarks.startup import measured
+
+    report("startup", measured(data_sets.split(","), data_dir, repeats), output)
 
 
 @app.command()

@@ -65,6 +65,7 @@ def test_and_its_noise_is_laplace():
         (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
         (["evaluation", "--repeats", "1"], {}),
         (["memory", "--data-set", "synthetic", "--rounds", "10"], {"round": 10}),
+        (["startup", "--repeats", "1"], {"what": "open synthetic again"}),
         (["growth", "--quick", "--rounds", "2"], {"dimensions": 16}),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
