@@ -175,7 +175,7 @@ class SecureFastPFRec(FastPFRec):
         self, grid: Grid, orders: dict[int, Order], sums: _Sums, sealed: Parcels
     ) -> tuple[dict[int, NDArray[np.uint64]], list[TrainReport]]:
         model = self.encode_model()
-        to = np.array([sums.home[nonce] for nonce in sealed.receiver.tolist()], np.int64)
+        to = np.array([sums.home[nonce] for nonce in sealed.receiver.tolist()], np.uint64)  # as large as node ids are
         asked = {node: sealed.selected(to == node) for node in orders}
         contents = {node: secure.encode_mask_request(model, orders[node], mine) for node, mine in asked.items()}
         masked: dict[int, NDArray[np.uint64]] = {}

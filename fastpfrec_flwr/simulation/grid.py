@@ -16,6 +16,9 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fastpfrec_flwr.parallel import in_parallel, one_thread, one_thread_products
 
+# Flower's node ids take all 64 bits: what would count them in fewer fails here too.
+FIRST_NODE = (1 << 63) + 1_000
+
 
 class InProcessGrid(Grid):
     """Calls `client_app` directly for `num_nodes` simulated SuperNodes.
@@ -48,7 +51,7 @@ class InProcessGrid(Grid):
                 state=RecordDict(),
                 run_config=dict(run_config),
             )
-            for i, node in enumerate(range(1_000, 1_000 + num_nodes))
+            for i, node in enumerate(range(FIRST_NODE, FIRST_NODE + num_nodes))
         }
 
     def on_interrupt(self, stop: Callable[[], None]) -> None:

@@ -40,6 +40,27 @@ def test_the_same_figures_as_in_process(flower, tmp_path, finished):
     out.assert_same(finished(2, **changes))
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"secure_sum": True, "check": "none", "quarantine_rounds": 0, "num_trusted_nodes": 2, "clients_per_round": 12},
+        {"model": "perfedrec++", "pretrain_rounds": 1},
+        {"model": "fedncf"},
+        {"upload_precision": "int8", "download_precision": "int8"},
+        {"attack": "sign-flip"},
+    ],
+    ids=lambda changes: next(iter(changes)) + "=" + str(next(iter(changes.values()))),
+)
+def test_so_are_those_of_variants(flower, tmp_path, finished, changes):
+    project, env = flower
+    few = {"refit": False, "checkpoint_every": 0, "num_rounds": 2, **changes}
+    run = flwr_run(project, env, "-c", pairs(output_dir=str(tmp_path / "out"), **few))
+    assert run.status == "finished:completed", run.log
+    settings = {key.replace("-", "_"): value for key, value in SETTINGS.items()}
+    Finished(tmp_path / "out").assert_same(finished(2, **{**settings, **few}))
+
+
 def test_a_strategy_of_ones_own_in_the_apps_folder(flower, tmp_path, finished):
     """Flower's FedAdam under another name: `flwr run` finds it in the project, with the figures of the in-process run."""
     project, env = flower

@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr.parallel import in_parallel
-from fastpfrec_flwr.simulation.grid import InProcessGrid
+from fastpfrec_flwr.simulation.grid import FIRST_NODE, InProcessGrid
 
 
 def names_of_workers(threads: int) -> list[str]:
@@ -26,9 +26,9 @@ def together():
     def train(message, context):
         meeting.wait()
         seen.append(set(names_of_workers(2)))
-        if context.node_id == 1_001:
+        if context.node_id == FIRST_NODE + 1:
             raise ValueError("this one breaks")
-        return Message(RecordDict({"node": ConfigRecord({"id": context.node_id})}), reply_to=message)
+        return Message(RecordDict({"node": ConfigRecord({"id": str(context.node_id)})}), reply_to=message)
 
     return app, seen
 
@@ -39,7 +39,7 @@ def test_two_supernodes_work_at_once_with_one_thread_each(together):
     ids = grid.push_messages([Message(RecordDict(), node, "train") for node in grid.get_node_ids()])
     replies = {reply.metadata.reply_to_message_id: reply for reply in grid.pull_messages(ids)}
     good, broken = (replies[i] for i in ids)
-    assert good.content["node"]["id"] == 1_000
+    assert good.content["node"]["id"] == str(FIRST_NODE)
     assert broken.has_error()
     assert "this one breaks" in broken.error.reason
     assert [len(names) for names in seen] == [1, 1]
@@ -51,7 +51,7 @@ def test_two_supernodes_work_at_once_with_one_thread_each(together):
 def test_fewer_messages_than_threads_come_one_after_the_other(together):
     app, _ = together
     grid = InProcessGrid(app, 2, {}, threads=3)
-    ids = grid.push_messages([Message(RecordDict(), 1_000, "train")])
+    ids = grid.push_messages([Message(RecordDict(), FIRST_NODE, "train")])
     (reply,) = grid.pull_messages(ids)
     assert reply.has_error()
     assert "BrokenBarrierError" in reply.error.reason
