@@ -7,6 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from benchmarks import listing
 from benchmarks.__main__ import app
 from benchmarks.cohort import real_cohort
 from benchmarks.output import ratios
@@ -92,3 +93,13 @@ def test_ratios_join_lines_of_the_same_subject():
     assert ratios(old, new) == [{"data_set": "b", "median_ms ratio": 3.0}]
     with pytest.raises(ValueError, match="different benchmarks"):
         ratios(old, new[1:])
+
+
+def test_lists_of_every_length_of_history_are_timed(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["listing", "--items", "1200", "--dim", "4", "--lists", "2"])
+    listing.main()
+    head, columns, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("1200 items, 4 dimensions")
+    assert len(columns.split()) == 7
+    assert [int(line.split()[0]) for line in lines] == [1, 27, 200, 1000]
+    assert all(float(value) > 0 for line in lines for value in line.split()[1:3])

@@ -85,7 +85,7 @@ def test_node_configs_are_what_a_supernode_takes():
         if option.startswith("--node-config=")
     ]
     for path in (DEPLOY / "systemd" / "fastpfrec-supernode@.service", ROOT / "docs" / "deploy.md"):
-        text = re.sub(r"\$\{\w+\}|%i", "/x", path.read_text())
+        text = re.sub(r"\$\{\w+\}|\$PWD|%i", "/x", path.read_text())
         texts += re.findall(r'--node-config "([^"]+)"', text)
     assert len(texts) == 4
     for text in texts:
