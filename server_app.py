@@ -1,5 +1,5 @@
-"""Flower looks for the ServerApp here: `fastpfrec_flwr.server.app`, by way of `attacks.apps`, which adds liars if asked to."""
+"""Flower looks for the ServerApp here: `fastpfrec_flwr.server.app`, by way of `attacks.server_app`, which measures attacks."""
 
-from fastpfrec_flwr.attacks.apps import server_app as app
+from fastpfrec_flwr.attacks.server_app import server_app as app
 
 __all__ = ["app"]

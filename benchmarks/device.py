@@ -1,7 +1,8 @@
 """What a round costs a device of one user: `python -m benchmarks.device --data-dir DIR [--data-set gowalla-1m]`.
 
 Each line is a process of its own that answers one train message as a SuperNode's ClientApp does, on a file with one user's items
-and the whole catalogue: bytes of the upload, CPU seconds, and memory (the peak, and what Python with torch alone takes).
+and the whole catalogue: bytes of the upload, CPU seconds of the round, and memory (the peak, and what Python with torch alone
+takes). As on a device, what Flower's own `flwr-clientapp` loads is in the process too.
 """
 
 from __future__ import annotations
@@ -79,15 +80,17 @@ def _write(folder: Path, data_set: str, data_dir: str) -> int:
 
 def _one(folder: str, items: int, upload: str, precision: str) -> dict[str, float]:
     """Answer one train message."""
+    import flwr.supernode.cli
     from flwr.app import ArrayRecord, Context, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
+    from client_app import app
     from fastpfrec_flwr import messages
-    from fastpfrec_flwr.client.app import app
     from fastpfrec_flwr.config import default_values
     from fastpfrec_flwr.files import source_fingerprint
     from fastpfrec_flwr.messages import Order
 
+    assert flwr.supernode.cli
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
     config: dict[str, Any] = default_values() | {
         "upload": upload, "upload-precision": precision, "device": "cpu", "threads": 1, "num-negatives": 256,

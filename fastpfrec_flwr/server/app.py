@@ -58,7 +58,8 @@ def _fail_in_plain_words(error: Exception) -> None:
 
 
 def _at_exit(stop: Callable[[], None]) -> None:
-    """`flwr stop` gives a ServerApp a few seconds: end after the round that runs and write the summary."""
+    """`flwr stop` gives a ServerApp a few seconds. In a simulation the round that runs is over by then, and it ends after it with
+    a summary; with real devices the round is cut off (`Training.run`)."""
     try:
         from flwr.supercore.exit import add_exit_handler
     except ImportError:  # not part of Flower's documented interface; without it the last checkpoint is what remains

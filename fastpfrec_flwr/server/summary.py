@@ -102,13 +102,14 @@ class Subject:
 
 
 def summarise(
-    subject: Subject, progress: Progress, evaluated_users: Mapping[str, int], stopped: bool
+    subject: Subject, progress: Progress, evaluated_users: Mapping[str, int], stopped: bool, super_nodes: int
 ) -> dict[str, Any]:
     """The content of `summary.json`.
 
     Parameters
     ----------
     evaluated_users : part -> users with truth in its last evaluation. stopped : whether somebody ended the run.
+    super_nodes : asked in the last round. Each of a deployment gets the table once; a simulation counts a device for each client.
     """
     config, tally = subject.config, progress.tally
     k, items = config.embedding_dim, subject.rows
@@ -161,7 +162,11 @@ def summarise(
             "rounds_without_any": tally.rounds_without_nodes,
         },
         "bytes": {
-            "down": round(clients * items * messages.row_bytes(config.download_precision, k)),
+            "down": round(
+                (super_nodes if subject.deployed else clients)
+                * items
+                * messages.row_bytes(config.download_precision, k)
+            ),
             "up": round(clients * row * items if config.upload == "dense" else sparse),
             "nodes_up": nodes * table_bytes,
         },

@@ -114,6 +114,9 @@ class Training:
     ) -> Result:
         """Train, refit if asked to, and leave the files.
 
+        With real devices `flwr stop` is the end of the process (`SystemExit`, and five seconds to leave): nothing can be asked or
+        sent any more, the round that runs is lost, and what the rounds before it came to is written.
+
         Raises
         ------
         RunError, ConfigError with a message for the user.
@@ -124,7 +127,7 @@ class Training:
             self._state_id = checkpoint.state_id
         state = self._meet(initial_arrays, checkpoint)
         earlier = self._progress.total_seconds
-        interrupted = False
+        ending: KeyboardInterrupt | SystemExit | None = None
         try:
             if self._progress.phase == "train":
                 self._phase("train", state, self._config.num_rounds, evaluate_fn, began - earlier)
@@ -134,10 +137,16 @@ class Training:
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round, evaluate_fn, began - earlier)
                 self._finish_refit()
-        except KeyboardInterrupt:
-            interrupted = True
+        except (KeyboardInterrupt, SystemExit) as interruption:
+            ending = interruption
         self._progress.total_seconds = earlier + time.monotonic() - began
-        self._leave(interrupted or self._stop.is_set())
+        stopped = ending is not None or self._stop.is_set()
+        if isinstance(ending, SystemExit):
+            self._leave(stopped)
+            raise ending
+        if stopped:
+            self._release()
+        self._leave(stopped)
         return self._result
 
     # ---- beginning ---------------------------------------------------------------------------------------------------
@@ -156,9 +165,7 @@ class Training:
             self._presence = Presence(self._grid, nodes, order, self._say)
         first = nodes.descriptions[0]
         self._strategy.use_catalogue(first.catalogue, 0 if catalogue is None else catalogue.version)
-        self._item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
-        if hash_of(self._item_ids) != first.catalogue:
-            raise RunError("a SuperNode handed out other item ids than it said it has: its app is broken, leave it out")
+        self._item_ids, report = self._items(nodes, order, catalogue)
         self._data, self._users = first.data, nodes.num_users
         if self._config.strategy == "fastpfrec" and self._config.num_trusted_nodes > nodes.num_users:
             raise RunError(
@@ -219,6 +226,17 @@ class Training:
         if self._config.strategy != "fastpfrec":
             self._say("what the strategy itself remembers (moments, momentum) is in no checkpoint and starts anew")
         return checkpoint.state
+
+    def _items(self, nodes: SuperNodes, order: Order, own: Catalogue | None) -> tuple[list[str], str]:
+        """Item ids in row order, and what was said of the data (JSON). Real devices say nothing, so where the server has the
+        catalogue itself nobody is asked: a message is seconds there."""
+        agreed = nodes.descriptions[0].catalogue
+        if own is not None and nodes.deployed and own.hash == agreed:
+            return own.row_names, "{}"
+        item_ids, report = fetch_catalogue(self._grid, nodes, order, self._config.round_timeout)
+        if hash_of(item_ids) != agreed:
+            raise RunError("a SuperNode handed out other item ids than it said it has: its app is broken, leave it out")
+        return item_ids, report
 
     def _own_catalogue(self) -> Catalogue | None:
         """The server's catalogue file, if it has one; devices with another one then say so when they are asked."""
@@ -427,9 +445,8 @@ class Training:
         # Counts of the best round are in no checkpoint; after a resume without a better round the newest are as good.
         counts = self._best_counts if self._best_counts is not None else self._strategy.state.item_counts
         self._result.arrays = messages.encode_model(table)
-        summary = summarise(self._subject, progress, self._strategy.evaluated_users, stopped)
+        summary = summarise(self._subject, progress, self._strategy.evaluated_users, stopped, self._supernodes)
         if stopped:
-            self._release()
             self._say(f"stopped after round {progress.server_round} of phase {progress.phase}")
         if self._folder is not None:
             items = len(self._item_ids)

@@ -13,7 +13,7 @@ from typing import Any
 from flwr.clientapp import ClientApp
 
 from fastpfrec_flwr.attacks.apps import client_app as default_client_app
-from fastpfrec_flwr.attacks.apps import server_app
+from fastpfrec_flwr.attacks.server_app import server_app
 from fastpfrec_flwr.client.opening import state_root
 from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.parallel import available_threads

@@ -7,7 +7,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import growth
+from benchmarks import growth, listing
 from benchmarks.__main__ import app
 from benchmarks.cohort import real_cohort
 from benchmarks.output import ratios
@@ -119,3 +119,13 @@ def test_each_point_of_the_growth_differs_from_the_base_in_one_thing():
     for point in growth.points():
         assert sum(point[name] != growth.BASE[name] for name in growth.BASE) <= 1
     assert len(growth.points()) == 1 + sum(len(steps) - 1 for steps in growth.STEPS.values())
+
+
+def test_lists_of_every_length_of_history_are_timed(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["listing", "--items", "1200", "--dim", "4", "--lists", "2"])
+    listing.main()
+    head, columns, *lines = capsys.readouterr().out.splitlines()
+    assert head.startswith("1200 items, 4 dimensions")
+    assert len(columns.split()) == 7
+    assert [int(line.split()[0]) for line in lines] == [1, 27, 200, 1000]
+    assert all(float(value) > 0 for line in lines for value in line.split()[1:3])

@@ -1,5 +1,6 @@
 """The files of deploy/ and the commands of docs/deploy.md: readable by what reads them, with options that exist."""
 
+import os
 import re
 import shlex
 import shutil
@@ -84,7 +85,7 @@ def test_node_configs_are_what_a_supernode_takes():
         if option.startswith("--node-config=")
     ]
     for path in (DEPLOY / "systemd" / "fastpfrec-supernode@.service", ROOT / "docs" / "deploy.md"):
-        text = re.sub(r"\$\{\w+\}|%i", "/x", path.read_text())
+        text = re.sub(r"\$\{\w+\}|\$PWD|%i", "/x", path.read_text())
         texts += re.findall(r'--node-config "([^"]+)"', text)
     assert len(texts) == 4
     for text in texts:
@@ -95,12 +96,34 @@ def test_node_configs_are_what_a_supernode_takes():
 def test_the_dockerfile():
     lines = [line for line in (DEPLOY / "Dockerfile").read_text().splitlines() if line and not line.startswith("#")]
     assert lines[0].startswith("FROM python:3.11")
-    assert any(line.startswith("USER ") and "root" not in line for line in lines)
-    hadolint = shutil.which("hadolint")
-    if hadolint is None:
-        pytest.skip("no hadolint: the Dockerfile is read, not linted")
-    done = subprocess.run([hadolint, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False)
+    (user,) = [line.split()[1] for line in lines if line.startswith("USER ")]
+    assert f"--uid {user} " in "\n".join(lines)
+
+
+def linted(program, *arguments):
+    """Run a linter that came with the tests' tools, or stands on the path."""
+    found = shutil.which(program, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if found is None:
+        pytest.skip(f"no {program}: pip install '.[test]' brings it where it runs")
+    return subprocess.run([found, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_a_linter_has_nothing_to_say_of_the_dockerfile(tmp_path):
+    done = linted("hadolint", str(DEPLOY / "Dockerfile"))
     assert done.returncode == 0, done.stdout + done.stderr
+    bad = tmp_path / "Dockerfile"
+    bad.write_text((DEPLOY / "Dockerfile").read_text().replace("FROM python:3.11-slim-bookworm", "FROM python"))
+    assert "DL3006" in linted("hadolint", str(bad)).stdout, "it reads what it is given"
+
+
+def test_compose_follows_the_specification(tmp_path):
+    """Against the schema of the Compose specification, which comes with the tool: nothing is fetched."""
+    schema = ("--builtin-schema", "vendor.compose-spec")
+    done = linted("check-jsonschema", *schema, str(DEPLOY / "compose.yaml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    bad = tmp_path / "compose.yaml"
+    bad.write_text((DEPLOY / "compose.yaml").read_text().replace("mem_limit", "memory"))
+    assert linted("check-jsonschema", *schema, str(bad)).returncode == 1
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")

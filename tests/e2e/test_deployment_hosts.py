@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.deployment import federation, patience, write_history
+from tests.e2e.deployment import federation, short_deadline, write_history
 
 pytestmark = pytest.mark.nightly
 
@@ -37,6 +37,10 @@ def network():
             done = ip(*step)
             if done.returncode:
                 pytest.skip(f"no network namespaces here: ip {' '.join(step)}: {done.stderr.strip()}")
+        # A poor link where the kernel can make one; a good one that goes down is the same test.
+        netem = ["tc", "qdisc", "add", "dev", ours, "root", "netem", "delay", "80ms", "20ms", "loss", "1%"]
+        if shutil.which("tc") is not None:
+            subprocess.run(netem, capture_output=True, check=False)
         yield name, ours
     finally:
         ip("link", "del", ours)
@@ -51,11 +55,12 @@ def test_a_link_that_goes_down_for_a_while_costs_its_rounds(network, tmp_path, w
             write_history(field.home(node) / "me.csv", users, seed=begin, begin=begin)
         field.start_node("near")
         field.start_node("far", address=SERVER, within=["ip", "netns", "exec", name])
-        run = field.run(tmp_path / "out", num_rounds=8, round_timeout=round(patience(12.0), 1))
+        run = field.run(tmp_path / "out", num_rounds=30, round_timeout=short_deadline())
         run.wait_until_said("8 clients of 2 SuperNodes", 90)
         assert ip("link", "set", card, "down").returncode == 0
-        run.wait_until_said("4 clients of", 60)
+        run.wait_until_said("4 clients of", 40)
         assert ip("link", "set", card, "up").returncode == 0
-        run.wait(240)
-        assert "8 clients of 2 SuperNodes" in run.log.rsplit("4 clients of", 1)[1], "it is back"
-        assert "Traceback" not in field.nodes["far"].log
+        field.wait_for(lambda: "8 clients of 2" in run.log.rsplit("4 clients of", 1)[1], 90, "a round with both again")
+        summary = run.stop(60)
+        assert all("no answer within" in reason for reason in summary["clients"]["reasons"])
+        assert field.nodes["far"].process.poll() is None, "it got over it by itself"

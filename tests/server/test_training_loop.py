@@ -117,6 +117,29 @@ def test_a_stop_ends_after_the_round_and_leaves_everything(tmp_path):
     assert run.table.shape == (400, 16)
 
 
+def test_the_end_of_the_process_loses_the_round_and_leaves_everything_else(tmp_path):
+    """As `flwr stop` ends a ServerApp of a deployment: from then on no message gets through, not even a farewell."""
+    values = settings_of({"output_dir": str(tmp_path / "out")})
+
+    def ending(message, context):
+        assert not ended
+        order = messages.decode_query(message.content)
+        if message.metadata.message_type == "train" and order.server_round == 8:
+            ended.append(True)
+            raise SystemExit(0)
+        return client_app(message, context)
+
+    ended = []
+    with pytest.raises(SystemExit):
+        run_in_process(server_app, InProcessGrid(ending, 1, values), values)
+    run = Finished(Path(values["output-dir"]))
+    assert run.summary["stopped"] is True
+    assert run.summary["rounds"] == 7
+    assert run.summary["best_round"] == 6
+    assert run.summary["test"]["ndcg@20"] > 0.1
+    assert "stopped after round 7" in run.log
+
+
 def test_a_stop_before_the_first_evaluation_leaves_a_table(tmp_path):
     run = run_until(settings_of({"output_dir": str(tmp_path / "out")}), "train", 1)
     assert run.summary["stopped"] is True

@@ -69,6 +69,9 @@ def test_they_train_on_their_own_files(deployed, devices, precision):
     assert run.summary["clients"]["trained"] == 3 * 18
     assert run.summary["clients"]["refused"] == 0
     assert 0 < run.summary["validation"]["hit_rate_user@20"] <= 1
+    assert run.summary["bytes"]["down"] == 3 * 4 * NUM_ITEMS * 8, (
+        "the table goes to each SuperNode once, not to each user"
+    )
     epsilon = run.summary["privacy"]["epsilon_per_upload"]
     for config, users in zip(devices, (12, 5, 1), strict=True):
         rows = book_of(config)
@@ -115,6 +118,25 @@ def test_a_device_with_another_catalogue_or_none_is_left_out_and_told(deployed, 
     assert "another catalogue" in run.log
     assert "needs catalogue" in run.log
     assert not (Path(devices[2]["state-dir"])).exists()
+
+
+def test_a_server_with_the_catalogue_asks_no_device_for_it(deployed, tmp_path):
+    """A message is seconds there; without a catalogue of its own the server has to ask one of them."""
+    from flwr.clientapp import ClientApp
+
+    class Listening(ClientApp):
+        def __call__(self, message, context):
+            heard.append(message.metadata.message_type)
+            return client_app(message, context)
+
+    tables = []
+    for own in ("", str(tmp_path / "catalogue.json")):
+        heard = []
+        run = deployed(Listening(), catalogue=own, num_rounds=1, evaluate_every=0)
+        assert heard.count("query.catalogue") == (0 if own else 1)
+        with np.load(run.folder / "item_table.npz") as arrays:
+            tables.append(arrays["item_ids"].tolist())
+    assert tables == [ITEMS, ITEMS]
 
 
 def test_a_path_that_the_server_names_is_not_read(deployed, devices):
