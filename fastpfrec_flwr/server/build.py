@@ -91,8 +91,8 @@ def build_roster(config: RunConfig) -> Roster:
         config.failure_rounds,
         config.failure_moment,
     )
-    if not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
-        return AllThere()
+    if config.secure_sum or not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
+        return AllThere()  # secure sums have groups of their own, drawn by the server
     return Attendances(failures, config.reassignment, config.quarantine_rounds)
 
 

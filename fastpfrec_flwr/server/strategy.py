@@ -284,8 +284,12 @@ class FastPFRec(Strategy):
         )
 
     def _quarantine(self, nodes: list[NodeReport], healthy: list[bool], server_round: int) -> None:
-        """Tell the roster which nodes were left out whole, and keep what it makes of that."""
-        self._roster.isolated([node.node for node, well in zip(nodes, healthy, strict=True) if not well], server_round)
+        """Tell the roster which means stood out, and keep what it makes of that.
+
+        A node that left itself out because of its clients is no suspect: in the next round it has others.
+        """
+        suspects = [node.node for node, well in zip(nodes, healthy, strict=True) if node.mean is not None and not well]
+        self._roster.isolated(suspects, server_round)
         quarantine = tuple(sorted(self._roster.quarantine.items()))
         if quarantine != self.state.quarantine:
             self._state = replace(self.state, quarantine=quarantine)

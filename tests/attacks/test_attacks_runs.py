@@ -127,12 +127,15 @@ def test_a_refit_lies_too(finished):
 
 @pytest.mark.parametrize("attack", ["noise", "shift", "scaling", "replacement"])
 def test_compromised_nodes(finished, attack):
-    run = finished(node_attack=attack, compromised_nodes=1, node_attack_strength=50.0, **SHORT)
-    found = run.summary["attack"]
-    assert found["bad_nodes"] == {"seen": 3, "isolated": 3}
+    lies = {"node_attack": attack, "compromised_nodes": 1, "node_attack_strength": 50.0}
+    found = finished(**lies, **SHORT).summary["attack"]
+    assert found["bad_nodes"] == {"seen": 1, "isolated": 1}  # then it is in quarantine
     assert found["good_nodes"] == {"seen": 9, "isolated": 0}
     assert found["attackers"]["trained"] == 0
     assert found["honest"]["isolated"] == found["honest"]["lost_with_nodes"] > 0
+    free = finished(**lies, quarantine_rounds=0, **SHORT).summary["attack"]
+    assert free["bad_nodes"] == {"seen": 3, "isolated": 3}
+    assert free["honest"]["lost_with_nodes"] > 2 * found["honest"]["lost_with_nodes"]
     open_door = finished(
         node_attack=attack, compromised_nodes=1, node_attack_strength=50.0, check="none", node_z_threshold=0.0, **SHORT
     ).summary["attack"]
