@@ -20,7 +20,7 @@ from tests.whole_runs import settings_of
 
 ALL = (
     "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip", "alie", "ipm", "min-max",
-    "promotion", "clustering", "sybil",
+    "promotion", "shilling", "clustering", "sybil",
 )  # fmt: skip
 SHORT = {"num_rounds": 3, "evaluate_every": 3}
 
@@ -82,7 +82,7 @@ def test_liars_who_stay_away_send_nothing(finished):
     assert attack["honest_ndcg"] == attack["honest_test"]["ndcg@20"]
 
 
-@pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion"])
+@pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion", "shilling"])
 def test_attacks_of_single_liars_do_not_depend_on_the_number_of_supernodes(finished, attack):
     few, many = (finished(num_supernodes=count, attack=attack, **SHORT) for count in (1, 3))
     few.assert_same(many)
