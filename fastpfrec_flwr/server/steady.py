@@ -3,7 +3,7 @@
 Two users of a hundred who push an item look, one by one, like two who like it, and so do their nodes' means. What tells them
 apart is time. An honest row is pulled to its place and then to and fro about it; a pushed one is pulled the same way for as long as
 it is pushed, because the push does not weaken as the row gives way. With G_r the row's average change in a round and averages over
-about 20 rounds,
+about 50 rounds,
 
     steadiness_r = |mean of G_r|^2 / mean of |G_r|^2,
 
@@ -24,13 +24,13 @@ from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.server.steps import Pull, ServerState, ServerStep
 
-MEMORY = 0.95
+MEMORY = 0.98
 # Before that many steps all rows go one way.
 WARM_UP = 10
 # The row that others are compared with, and the one that is called short.
 STEADY, SHORT = 0.99, 0.1
 # A row that was moved once in all rounds has 1 - MEMORY; noise alone comes to half of that.
-LEAST = 0.25
+LEAST = 0.08
 # With fewer rows the 99th percentile is a row or two, which may be the pushed ones.
 FEWEST_ROWS = 200
 _ROWS_PER_TASK = 4096
