@@ -135,6 +135,7 @@ class RunConfig(BaseModel):
     outlier_ratio_threshold: Share
     alignment_z_threshold: NonNegative
     node_z_threshold: NonNegative
+    row_steadiness_threshold: NonNegative
     node_aggregator: Literal[
         "mean", "median", "trimmed-mean", "row-median", "row-trimmed-mean",
         "krum", "multi-krum", "geometric-median", "centered-clipping",
@@ -164,7 +165,7 @@ class RunConfig(BaseModel):
     # attacks (simulations)
     attack: Literal[
         "none", "absent", "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip",
-        "alie", "ipm", "min-max", "promotion", "clustering", "sybil",
+        "alie", "ipm", "min-max", "promotion", "shilling", "clustering", "sybil",
     ]  # fmt: skip
     attack_fraction: Share
     attack_from_round: Count

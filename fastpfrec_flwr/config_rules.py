@@ -161,7 +161,6 @@ def _secure_rules(config: RunConfig) -> Rules:
         ("epsilon_budget", 0.0),
         ("failed_nodes", 0),
         ("failure_probability", 0.0),
-        ("quarantine_rounds", 0),
     ]
     rules = [
         (
@@ -268,7 +267,7 @@ def _aggregator_rules(config: RunConfig) -> Rules:
 def _node_rules(config: RunConfig) -> Rules:
     """Failures need nodes that can fail."""
     no_nodes = config.tier == "direct" or config.strategy != "fastpfrec"
-    keys = ("failed_nodes", "failure_probability", "quarantine_rounds")
+    keys = ("failed_nodes", "failure_probability")
     return [
         (
             config.min_clients > config.clients_per_round,

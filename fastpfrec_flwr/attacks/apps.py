@@ -74,7 +74,7 @@ class AttackedClientApp(ClientApp):
         return reply
 
     def _evaluate(self, message: Message, context: Context, config: RunConfig) -> Message:
-        if config.attack == "promotion":
+        if config.attack in ("promotion", "shilling"):
             table, order, parts = messages.decode_evaluate(message.content, config.embedding_dim)
             if "test" in parts:
                 place = place_of(context.node_config, config)

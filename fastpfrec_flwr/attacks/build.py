@@ -8,7 +8,7 @@ from fastpfrec_flwr.attacks.items import Clustering, Promotion
 from fastpfrec_flwr.attacks.single import Noise, Replacement, Retrained, Scaling, Shift, sign_flip
 from fastpfrec_flwr.config import RunConfig
 
-RETRAINED = ("gradient-ascent", "label-flip")
+RETRAINED = ("gradient-ascent", "label-flip", "shilling")
 
 
 def build_attack(config: RunConfig) -> Attack:
@@ -21,6 +21,7 @@ def build_attack(config: RunConfig) -> Attack:
         "replacement": Replacement(),
         "gradient-ascent": Retrained(),
         "label-flip": Retrained(),
+        "shilling": Retrained(),
         "alie": Alie(),
         "ipm": Ipm(),
         "min-max": MinMax(),

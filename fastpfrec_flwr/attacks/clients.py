@@ -14,13 +14,17 @@ from fastpfrec_flwr.attacks.exposure import exposed_users, exposure_folder, writ
 from fastpfrec_flwr.attacks.forging import Own, Scene
 from fastpfrec_flwr.attacks.items import target_item
 from fastpfrec_flwr.attacks.replies import Sent, forge_reply, without
-from fastpfrec_flwr.attacks.training import retrained
+from fastpfrec_flwr.attacks.training import lying_shard, retrained
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.data.cache import load_split
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
+
+_MOST_CLAIMED = 16
+_CLAIMED: dict[tuple[object, ...], Shard] = {}
 
 
 class LyingClients:
@@ -36,12 +40,13 @@ class LyingClients:
         self._config: RunConfig = node.config
         self._liars = lying_users(node.config, node.num_users)
         self._popularity = popularity(directory)
+        self._directory = directory
 
     def train_beside(self, table: NDArray[np.float32], order: Order) -> PrivatizedUploads | None:
         """What the liars' devices send if it is their training that lies; to be called before the honest training."""
         if self._config.attack not in RETRAINED or not active(self._config, order.server_round):
             return None
-        return retrained(self._node, table, order, self._liars)
+        return retrained(self._node, table, order, self._claimed())
 
     def forge(
         self,
@@ -76,9 +81,23 @@ class LyingClients:
         self, table: NDArray[np.float32], order: Order, state_root: Path, partition: int, num_partitions: int
     ) -> None:
         """Count the honest users who would be shown the promoted item."""
-        item = target_item(self._config.attack_target_item, self._popularity, self._config.seed)
+        item = self._target()
         exposed, users = exposed_users(self._node, table, order, item, self._liars)
         write_exposure(exposure_folder(state_root, order.state_id), partition, num_partitions, item, exposed, users)
+
+    def _claimed(self) -> Shard:
+        """What the liars claim to have: thousands of draws, made once."""
+        config, users, target = self._config, self._node.shard.users, self._target()
+        which = (self._directory, len(users), int(users[0]) if len(users) else -1)
+        key = (*which, config.seed, config.attack, config.attack_fraction, target)
+        if key not in _CLAIMED:
+            if len(_CLAIMED) >= _MOST_CLAIMED:
+                _CLAIMED.clear()
+            _CLAIMED[key] = lying_shard(self._node.shard, config, self._liars, target)
+        return _CLAIMED[key]
+
+    def _target(self) -> int:
+        return target_item(self._config.attack_target_item, self._popularity, self._config.seed)
 
 
 def _same_order(trained: PrivatizedUploads, nonces: NDArray[np.uint64], keys: NDArray[np.uint64]) -> Own:

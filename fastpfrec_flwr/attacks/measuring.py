@@ -19,6 +19,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.build import Around, build_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.steady import SteadyRows
 from fastpfrec_flwr.server.steps import ServerState, ServerStep
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
@@ -196,7 +197,9 @@ class _Step:
         assert watch.round is not None
         if watch.honest_change is not None:
             columns = state.item_table.shape[1]
-            honest = self.inner.apply(state, np.ascontiguousarray(watch.honest_change[:, :columns]), server_round)
+            # What is done to pushed rows afterwards is part of what came of the attack.
+            plain = self.inner.step if isinstance(self.inner, SteadyRows) else self.inner
+            honest = plain.apply(state, np.ascontiguousarray(watch.honest_change[:, :columns]), server_round)
             watch.round.damage = relative_distance(new.item_table, honest.item_table, state.item_table)
             watch.round.change_damage = relative_distance(
                 change[:, :columns], watch.honest_change[:, :columns], np.zeros_like(change[:, :columns])

@@ -28,7 +28,7 @@ class Honest:
 
 @dataclass(frozen=True)
 class Retrained:
-    """Gradient ascent and label flip: the lie is in the training (`attacks.training`); the upload is what came of it."""
+    """Gradient ascent, label flip and shilling: the lie is in the training (`attacks.training`); the upload is what came of it."""
 
     def forge(self, own: Own, scene: Scene) -> Forgery:
         """See `Attack`."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.client.deviation import Deviation
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
+from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data import Shard
 from fastpfrec_flwr.data.types import ShardRows
 from fastpfrec_flwr.messages import Order
@@ -41,23 +42,33 @@ class ReadOnlyState:
         """Keep nothing."""
 
 
-def retrained(node: Node, table: NDArray[np.float32], order: Order, liars: NDArray[np.int64]) -> PrivatizedUploads:
+def lying_shard(shard: Shard, config: RunConfig, liars: NDArray[np.int64], target: int) -> Shard:
+    """What the lying users of a SuperNode claim to have, the same in every round.
+
+    Parameters
+    ----------
+    shard : the honest one. liars : users that lie. target : row of the item that shilling promotes.
+    """
+    theirs = of_users(shard, liars)
+    if config.attack == "label-flip":
+        return flipped(theirs, config.seed)
+    return with_item(theirs, target) if config.attack == "shilling" else theirs
+
+
+def retrained(node: Node, table: NDArray[np.float32], order: Order, shard: Shard) -> PrivatizedUploads:
     """What the lying users of a SuperNode upload after a round of lying training; call it before the honest one.
 
     Parameters
     ----------
-    node : the honest SuperNode. liars : users that lie, ascending; those that do not train this round send nothing.
+    node : the honest SuperNode. shard : of `lying_shard`; liars that do not train this round send nothing.
     """
     if order.restore:
         node.state.restore(order.restore)
     config = node.config
-    shard = of_users(node.shard, liars)
     if config.attack == "gradient-ascent":
         rate = -abs(config.attack_strength or 1.0) * config.item_learning_rate
         # Not a valid configuration, and meant to be none: validation is for honest ones.
         config = config.model_copy(update={"item_learning_rate": rate})
-    elif config.attack == "label-flip":
-        shard = flipped(shard, config.seed)
     lying = replace(
         node,
         config=config.model_copy(update={"epsilon_budget": 0.0}),
@@ -91,6 +102,12 @@ def flipped(shard: Shard, seed: int) -> Shard:
         train.append(np.sort(drawn[: parts[0]]))
         validation.append(np.sort(drawn[parts[0] : parts[1]]))
     return replace(shard, train=_rows(train), validation=_rows(validation))
+
+
+def with_item(shard: Shard, item: int) -> Shard:
+    """Shilling: everybody claims to have the item too."""
+    train = [np.union1d(shard.train.row(place), [item]).astype(np.int32) for place in range(len(shard.users))]
+    return replace(shard, train=_rows(train))
 
 
 def _rows(rows: list[NDArray[np.int32]]) -> ShardRows:

@@ -15,6 +15,7 @@ from fastpfrec_flwr.server.foreign_names import load_strategy
 from fastpfrec_flwr.server.posterior import PosteriorStep
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.secure import SecureFastPFRec
+from fastpfrec_flwr.server.steady import SteadyRows
 from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
@@ -91,8 +92,8 @@ def build_roster(config: RunConfig) -> Roster:
         config.failure_rounds,
         config.failure_moment,
     )
-    if not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
-        return AllThere()
+    if config.secure_sum or not (config.failed_nodes or config.failure_probability or config.quarantine_rounds):
+        return AllThere()  # secure sums have groups of their own, drawn by the server
     return Attendances(failures, config.reassignment, config.quarantine_rounds)
 
 
@@ -144,7 +145,13 @@ def build_server_step(config: RunConfig, threads: int) -> ServerStep:
         return PosteriorStep(
             deviation, config.clip_norm or 1.0, config.clients_per_round, config.norm_exponent, config.count_share
         )
-    return build_step(config, threads)
+    step = build_step(config, threads)
+    # Rows of unit length have no length to limit, of other models not all rows are items, and new items among finished ones
+    # all go one way.
+    unlike = config.unit_rows or config.model != "fastpfrec" or config.train_items == "new"
+    if config.row_steadiness_threshold == 0 or unlike:
+        return step
+    return SteadyRows(step, config.row_steadiness_threshold, threads)
 
 
 def build_strategy(

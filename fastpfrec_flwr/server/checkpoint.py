@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.files import write_atomically
-from fastpfrec_flwr.server.steps import ServerState
+from fastpfrec_flwr.server.steps import Pull, ServerState
 
 FORMAT = 1
 # Keys that may differ between the run that wrote a checkpoint and the one that goes on from it.
@@ -50,6 +51,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "format": FORMAT,
         "steps": state.steps,
         "quarantine": state.quarantine,
+        "pull": None if state.pull is None else {"steps": state.pull.steps, "found": state.pull.found},
         "progress": checkpoint.progress,
         "state-id": checkpoint.state_id,
         "data": checkpoint.data,
@@ -64,6 +66,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     }
     if state.item_counts is not None:
         arrays["item_counts"] = state.item_counts
+    if state.pull is not None:
+        arrays |= {"pull_mean": state.pull.mean, "pull_square": state.pull.square}
     if checkpoint.best_table is not None:
         arrays["best_table"] = checkpoint.best_table
     np.savez(buffer, allow_pickle=False, **arrays)
@@ -91,6 +95,7 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
                 int(meta["steps"]),
                 arrays.get("item_counts"),
                 tuple((int(node), int(last)) for node, last in meta.get("quarantine", ())),
+                _pull(meta.get("pull"), arrays),
             )
             best = arrays.get("best_table")
     except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
@@ -106,3 +111,10 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
     if differing:
         raise ConfigError(f"resume-from: {path} is of another configuration: " + "; ".join(differing))
     return Checkpoint(state, best, meta["progress"], meta["state-id"], meta["data"], meta["config"])
+
+
+def _pull(meta: dict[str, Any] | None, arrays: Mapping[str, Any]) -> Pull | None:
+    if meta is None:
+        return None
+    found = tuple(int(row) for row in meta["found"])
+    return Pull(arrays["pull_mean"], arrays["pull_square"], int(meta["steps"]), found)

@@ -27,7 +27,7 @@ class RoundOutcome:
     uploaded_rows : rows that travelled. moved : whether the model changed. why_unmoved : if not, why.
     tier_seconds : of the clients (training, messages and decoding), of the trusted nodes, of the server's average and step.
     skips : reason -> users; together they are `skipped`. attendance : which nodes were there, and uploads that were lost with one.
-    events : what the log should say of the nodes.
+    events : what the log should say of nodes and rows. shortened : rows that were found pulled one way.
     """
 
     trained: int
@@ -43,6 +43,7 @@ class RoundOutcome:
     skips: dict[str, int] = field(default_factory=dict)
     attendance: Attendance = Attendance()  # noqa: RUF009 - frozen
     events: list[str] = field(default_factory=list)
+    shortened: int = 0
 
 
 def count_skips(reports: Iterable[TrainReport]) -> dict[str, int]:
@@ -65,7 +66,7 @@ def why_unmoved(usable: int, least: int, nobody: bool = False) -> str:
 
 @dataclass
 class Tally:
-    """Sums over the rounds of a run; `nodes_away` and `nodes_quarantined` count each node in each round."""
+    """Sums over the rounds of a run; `nodes_away`, `nodes_quarantined` and `rows_shortened` count each in each round."""
 
     rounds: int = 0
     trained: int = 0
@@ -84,6 +85,7 @@ class Tally:
     nodes_away: int = 0
     nodes_quarantined: int = 0
     rounds_without_nodes: int = 0
+    rows_shortened: int = 0
 
     def add(self, outcome: RoundOutcome) -> None:
         """Count a round in."""
@@ -107,6 +109,7 @@ class Tally:
         self.nodes_away += len(there.failing) + len(there.away)
         self.nodes_quarantined += len(there.quarantined)
         self.rounds_without_nodes += there.nobody
+        self.rows_shortened += outcome.shortened
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able values."""

@@ -22,6 +22,22 @@ _ROWS_PER_TASK = 4096
 
 
 @dataclass(frozen=True)
+class Pull:
+    """Which way each row has been pulled of late (`server.steady`).
+
+    Attributes
+    ----------
+    mean : (rows, k) float32, running mean of the rows' changes. square : (rows,) float32, running mean of their squared norms.
+    steps : rounds behind them. found : rows that are pulled one way.
+    """
+
+    mean: NDArray[np.float32]
+    square: NDArray[np.float32]
+    steps: int
+    found: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class ServerState:
     """Everything the server remembers between rounds.
 
@@ -32,6 +48,7 @@ class ServerState:
     steps : server steps taken (rounds that had something healthy to average).
     item_counts : (items,) noised users per item so far, where clients send them.
     quarantine : node -> last round that it is left out of, as pairs in the order of nodes.
+    pull : which way rows are pulled, where that is followed.
     """
 
     item_table: NDArray[np.float32]
@@ -40,6 +57,7 @@ class ServerState:
     steps: int
     item_counts: NDArray[np.float64] | None = None
     quarantine: tuple[tuple[int, int], ...] = ()
+    pull: Pull | None = None
 
     @staticmethod
     def start(item_table: NDArray[np.float32]) -> ServerState:

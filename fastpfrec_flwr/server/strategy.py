@@ -252,6 +252,8 @@ class FastPFRec(Strategy):
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         usable = sum(node.clients - node.isolated_clients for node, well in zip(nodes, healthy, strict=True) if well)
         enough = usable >= config.min_clients
+        events: list[str] = []
+        shortened: frozenset[int] = frozenset()
         if not enough:
             means = []
         if means:
@@ -261,7 +263,11 @@ class FastPFRec(Strategy):
             if config.counted:
                 self._count(change[:, -1], sum(mean.clients for mean in means))
                 change = np.ascontiguousarray(change[:, :-1])
+            pulled = _pulled(self.state)
             self._state = self._step.apply(self.state, change, server_round)
+            shortened = _pulled(self.state)
+            if new := sorted(shortened - pulled):
+                events.append(f"item rows pulled one way, kept short from now on: {', '.join(map(str, new))}")
         self._quarantine(nodes, healthy, server_round)
         attendance = self._roster.attendance
         positives = sum(report.positives for report in reports)
@@ -280,12 +286,17 @@ class FastPFRec(Strategy):
             why_unmoved=why_unmoved(usable, config.min_clients, attendance.nobody),
             skips=count_skips(reports),
             attendance=attendance,
-            events=self._roster.sentences(),
+            events=[*self._roster.sentences(), *events],
+            shortened=len(shortened),
         )
 
     def _quarantine(self, nodes: list[NodeReport], healthy: list[bool], server_round: int) -> None:
-        """Tell the roster which nodes were left out whole, and keep what it makes of that."""
-        self._roster.isolated([node.node for node, well in zip(nodes, healthy, strict=True) if not well], server_round)
+        """Tell the roster which means stood out, and keep what it makes of that.
+
+        A node that left itself out because of its clients is no suspect: in the next round it has others.
+        """
+        suspects = [node.node for node, well in zip(nodes, healthy, strict=True) if node.mean is not None and not well]
+        self._roster.isolated(suspects, server_round)
         quarantine = tuple(sorted(self._roster.quarantine.items()))
         if quarantine != self.state.quarantine:
             self._state = replace(self.state, quarantine=quarantine)
@@ -381,3 +392,8 @@ class FastPFRec(Strategy):
                 "set num-rounds, round-timeout and evaluate-every there"
             )
         return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
+
+
+def _pulled(state: ServerState) -> frozenset[int]:
+    """Rows that the last step found pulled one way."""
+    return frozenset() if state.pull is None else frozenset(state.pull.found)

@@ -155,6 +155,7 @@ def summarise(
             "reasons": dict(tally.reasons.most_common(20)),
         },
         "rounds_without_update": tally.unmoved_rounds,
+        "rows_shortened": tally.rows_shortened,
         "nodes": {
             "failures": tally.node_failures,
             "rounds_away": tally.nodes_away,

@@ -37,7 +37,7 @@ class Attendance:
     Attributes
     ----------
     server_round : the round. failing : nodes that failed in it. away : that had failed before. back : that had, and have returned.
-    quarantined : left out because they were isolated before. released : back from that.
+    quarantined : left out because their means stood out before. released : back from that.
     lost : uploads that no node could use. reassigned : uploads that went to another node than the one drawn first.
     nobody : no node could take uploads, or none of those that took some lived to report.
     """
@@ -92,7 +92,7 @@ class Roster(Protocol):
         """
 
     def isolated(self, nodes: list[int], server_round: int) -> None:
-        """Hear which nodes were left out of the round whole."""
+        """Hear which nodes the server left out of the round because of what they sent."""
 
     def sentences(self) -> list[str]:
         """What the log should say of the last round."""
@@ -177,6 +177,10 @@ class Failures:
 class Attendances:
     """A roster with failures and quarantine.
 
+    A node in quarantine costs no upload: those that were drawn to it go to the others. So that nobody who makes honest nodes
+    stand out can empty the tier, at most half of the nodes are in quarantine at a time, and three are always left, which is the
+    least that can be compared. Where there would be more, those whose time ends first come back early.
+
     Parameters
     ----------
     failures : when nodes are gone. reassignment : `retry`: an upload that did not get through goes to another node in the same
@@ -188,6 +192,7 @@ class Attendances:
         self._failures = failures
         self._reassignment = reassignment
         self._quarantine_rounds = quarantine_rounds
+        self._most_quarantined = max(min(failures.num_nodes // 2, failures.num_nodes - 3), 0)
         self._until: dict[int, int] = {}
         self._sent: list[str] = []
         self._attendance = Attendance()
@@ -269,10 +274,15 @@ class Attendances:
         # Those whose last round this was are kept until the next one has said that they are back.
         self._until = {node: last for node, last in self._until.items() if last >= server_round}
         self._sent = []
-        if self._quarantine_rounds and nodes:
-            last = server_round + self._quarantine_rounds
-            self._until |= dict.fromkeys(nodes, last)
-            self._sent = [f"{_nodes(nodes)} isolated, in quarantine up to round {last}"]
+        if not self._quarantine_rounds or not nodes:
+            return
+        last = server_round + self._quarantine_rounds
+        sent = sorted(nodes)[: self._most_quarantined]
+        held = sorted((node for node, end in self._until.items() if end > server_round), key=lambda n: -self._until[n])
+        for node in held[self._most_quarantined - len(sent) :]:
+            self._until[node] = server_round
+        self._until |= dict.fromkeys(sent, last)
+        self._sent = [f"{_nodes(sent)} isolated, in quarantine up to round {last}"] if sent else []
 
     def sentences(self) -> list[str]:
         """See `Roster`."""

@@ -5,6 +5,11 @@ import pytest
 from scenes import K, filled, own_of, scene_of
 
 from fastpfrec_flwr.attacks.items import Clustering, Promotion, lifting_direction, pull_to_centres, target_item
+from fastpfrec_flwr.attacks.training import lying_shard
+from fastpfrec_flwr.config import parse_run_config
+from fastpfrec_flwr.data import Shard
+from fastpfrec_flwr.data.types import ShardRows
+from tests.whole_runs import settings_of
 
 
 def test_the_target_is_the_coldest_item_that_somebody_has():
@@ -14,6 +19,37 @@ def test_the_target_is_the_coldest_item_that_somebody_has():
     assert target_item(3, popularity, 1) == 3
     with pytest.raises(ValueError, match="attack-target-item must be < 5"):
         target_item(5, popularity, 1)
+
+
+def shard_of(train, validation):
+    """Users 0, 1, ... of a catalogue of 12 items."""
+
+    def rows(items):
+        ends = np.cumsum([len(each) for each in items]).astype(np.int64)
+        starts = ends - [len(each) for each in items]
+        return ShardRows(np.array([item for each in items for item in each], np.int32), starts.astype(np.int64), ends)
+
+    none = rows([[] for _ in train])
+    return Shard(np.arange(len(train)), 12, rows(train), rows(validation), none)
+
+
+def test_shilling_adds_the_item_and_takes_none_away():
+    config = parse_run_config(settings_of({"attack": "shilling"}))
+    shard = lying_shard(shard_of([[1, 5], [0], [7, 9], []], [[2], [], [3], []]), config, np.array([0, 2, 3]), 7)
+    assert shard.users.tolist() == [0, 2, 3]
+    assert [shard.train.row(place).tolist() for place in range(3)] == [[1, 5, 7], [7, 9], [7]]
+    assert [shard.validation.row(place).tolist() for place in range(3)] == [[2], [3], []]
+
+
+def test_label_flip_has_as_many_items_and_none_of_its_own():
+    config = parse_run_config(settings_of({"attack": "label-flip"}))
+    honest = shard_of([[1, 5], [0]], [[2], []])
+    flipped = lying_shard(honest, config, np.array([0, 1]), 7)
+    first = {*flipped.train.row(0).tolist(), *flipped.validation.row(0).tolist()}
+    assert (len(flipped.train.row(0)), len(flipped.validation.row(0)), len(first)) == (2, 1, 3)
+    assert not first & {1, 2, 5}
+    again = lying_shard(honest, config, np.array([0, 1]), 7)
+    assert again.train.items.tolist() == flipped.train.items.tolist()
 
 
 def table_of(items=60, seed=0):

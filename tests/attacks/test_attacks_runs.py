@@ -20,7 +20,7 @@ from tests.whole_runs import settings_of
 
 ALL = (
     "noise", "shift", "scaling", "sign-flip", "replacement", "gradient-ascent", "label-flip", "alie", "ipm", "min-max",
-    "promotion", "clustering", "sybil",
+    "promotion", "shilling", "clustering", "sybil",
 )  # fmt: skip
 SHORT = {"num_rounds": 3, "evaluate_every": 3}
 
@@ -82,7 +82,7 @@ def test_liars_who_stay_away_send_nothing(finished):
     assert attack["honest_ndcg"] == attack["honest_test"]["ndcg@20"]
 
 
-@pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion"])
+@pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion", "shilling"])
 def test_attacks_of_single_liars_do_not_depend_on_the_number_of_supernodes(finished, attack):
     few, many = (finished(num_supernodes=count, attack=attack, **SHORT) for count in (1, 3))
     few.assert_same(many)
@@ -127,12 +127,15 @@ def test_a_refit_lies_too(finished):
 
 @pytest.mark.parametrize("attack", ["noise", "shift", "scaling", "replacement"])
 def test_compromised_nodes(finished, attack):
-    run = finished(node_attack=attack, compromised_nodes=1, node_attack_strength=50.0, **SHORT)
-    found = run.summary["attack"]
-    assert found["bad_nodes"] == {"seen": 3, "isolated": 3}
+    lies = {"node_attack": attack, "compromised_nodes": 1, "node_attack_strength": 50.0}
+    found = finished(**lies, **SHORT).summary["attack"]
+    assert found["bad_nodes"] == {"seen": 1, "isolated": 1}  # then it is in quarantine
     assert found["good_nodes"] == {"seen": 9, "isolated": 0}
     assert found["attackers"]["trained"] == 0
     assert found["honest"]["isolated"] == found["honest"]["lost_with_nodes"] > 0
+    free = finished(**lies, quarantine_rounds=0, **SHORT).summary["attack"]
+    assert free["bad_nodes"] == {"seen": 3, "isolated": 3}
+    assert free["honest"]["lost_with_nodes"] > 2 * found["honest"]["lost_with_nodes"]
     open_door = finished(
         node_attack=attack, compromised_nodes=1, node_attack_strength=50.0, check="none", node_z_threshold=0.0, **SHORT
     ).summary["attack"]

@@ -10,7 +10,9 @@ from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
+from fastpfrec_flwr.server.build import build_roster
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally, count_skips
+from fastpfrec_flwr.trusted_node.roster import AllThere
 from fastpfrec_flwr.trusted_node.uploads import Norms
 from tests.hostile import honest_upload
 from tests.server.test_server_bad_uploads import LIAR, a_grid, a_strategy, fails
@@ -85,8 +87,8 @@ def test_a_resumed_run_meets_the_same_failures_and_quarantine(finished, tmp_path
     from tests.server.test_training_loop import run_until
 
     settings = {
-        "num_rounds": 8, "evaluate_every": 2, "checkpoint_every": 4, "check": "clients", "robust_z_threshold": 0.5,
-        "outlier_ratio_threshold": 0.25, "quarantine_rounds": 3, "failure_probability": 0.1, "failure_rounds": 2,
+        "num_rounds": 8, "evaluate_every": 2, "checkpoint_every": 4, "num_trusted_nodes": 8, "node_z_threshold": 1.0,
+        "quarantine_rounds": 3, "failure_probability": 0.1, "failure_rounds": 2,
     }  # fmt: skip
     whole = finished(**settings)
     assert whole.summary["nodes"]["rounds_quarantined"] > 3
@@ -98,13 +100,39 @@ def test_a_resumed_run_meets_the_same_failures_and_quarantine(finished, tmp_path
 
 def test_quarantine_leaves_isolated_nodes_out_and_takes_them_back(finished):
     """A check so strict that nodes are isolated all the time: each is out for two rounds, then there again."""
-    run = finished(robust_z_threshold=0.5, outlier_ratio_threshold=0.3, quarantine_rounds=2, node_z_threshold=0.0)
+    run = finished(node_z_threshold=1.0, num_trusted_nodes=8, quarantine_rounds=2)
     assert 0 < run.summary["nodes"]["rounds_quarantined"] <= 2 * run.summary["clients"]["isolated_nodes"]
     assert re.search(r"round 2: .* isolated, in quarantine up to round 4", run.log)
     assert re.search(r"round 5: .* back from quarantine", run.log)
-    free = finished(robust_z_threshold=0.5, outlier_ratio_threshold=0.3, node_z_threshold=0.0)
+    free = finished(node_z_threshold=1.0, num_trusted_nodes=8, quarantine_rounds=0)
     assert free.summary["nodes"]["rounds_quarantined"] == 0
     assert "in quarantine" not in free.log
+
+
+def test_honest_nodes_in_quarantine_cost_no_upload_and_nothing_that_was_learnt(finished):
+    """Nobody lies and the check across nodes is far too strict: what its nodes would have had goes to the others."""
+    clean, strict = finished(num_trusted_nodes=8), finished(num_trusted_nodes=8, node_z_threshold=1.0)
+    assert strict.summary["nodes"]["rounds_quarantined"] > 12
+    assert strict.summary["clients"]["reassigned"] > 100
+    assert strict.summary["clients"]["lost"] == 0
+    assert strict.summary["rounds_without_update"] == 0
+    assert strict.summary["test"]["ndcg@20"] > 0.95 * clean.summary["test"]["ndcg@20"]
+
+
+def test_a_node_isolated_for_its_clients_is_no_suspect(finished):
+    """The paper's rule leaves out most nodes in every round; with them in quarantine nobody would be left to train with."""
+    run = finished(check="paper", robust_z_threshold=1.0, outlier_ratio_threshold=0.2, node_z_threshold=0.0)
+    assert run.summary["clients"]["isolated_nodes"] > 12
+    assert run.summary["nodes"]["rounds_quarantined"] == 0
+
+
+def test_the_default_quarantine_needs_no_switching_off():
+    """Without trusted nodes, or with groups that the server draws, it means nothing and contradicts nothing."""
+    assert default_values()["quarantine-rounds"] == 20
+    for changes in ({"tier": "direct"}, {"strategy": "flwr:FedAvg"}, {"secure_sum": True, "check": "none"}):
+        config = parse_run_config(settings_of(changes))
+        assert config.quarantine_rounds == 20
+    assert isinstance(build_roster(config), AllThere)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +144,6 @@ def test_quarantine_leaves_isolated_nodes_out_and_takes_them_back(finished):
             {"failure-probability": 0.1, "strategy": "flwr:FedAvg"},
             "failure-probability must be 0 without trusted nodes",
         ),
-        ({"quarantine-rounds": 3, "tier": "direct"}, "quarantine-rounds must be 0 without trusted nodes"),
         ({"min-clients": 257}, r"min-clients must be <= clients-per-round \(256\), got 257"),
         ({"failure-moment": "never"}, "failure-moment must be one of 'before', 'during' or 'after'"),
         ({"failure-rounds": -1}, "failure-rounds must be >= 0"),

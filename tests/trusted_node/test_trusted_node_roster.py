@@ -218,6 +218,31 @@ def test_quarantine_goes_on_after_a_restore():
             roster.isolated([], server_round)
 
 
+@pytest.mark.parametrize(("num_nodes", "most"), [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (6, 3), (10, 5)])
+def test_quarantine_leaves_half_of_the_nodes_and_three_at_least(num_nodes, most):
+    """However many stand out; and all uploads arrive."""
+    uploads, roster = nonces(1000), Attendances(Failures(num_nodes, 1), "retry", 20)
+    for server_round in range(1, 9):
+        (nodes,) = roster.assign([uploads], num_nodes, server_round)
+        assert (nodes != LOST).all()
+        assert len(roster.attendance.quarantined) == (most if server_round > 1 else 0)
+        assert set(np.unique(nodes)) == set(range(num_nodes)) - set(roster.attendance.quarantined)
+        roster.isolated(sorted(set(nodes.tolist())), server_round)
+
+
+def test_where_too_many_stand_out_those_come_back_early_whose_time_ends_first():
+    uploads, roster = nonces(1000), Attendances(Failures(T, 1), "retry", 20)
+    assigned(roster, 1, uploads)
+    roster.isolated([0, 1, 2], 1)
+    assigned(roster, 2, uploads)
+    roster.isolated([7, 8, 9], 2)
+    assigned(roster, 3, uploads)
+    assert set(roster.attendance.quarantined) > {7, 8, 9}
+    assert len(roster.attendance.quarantined) == T // 2
+    assert len(roster.attendance.released) == 1
+    assert set(roster.attendance.released) < {0, 1, 2}
+
+
 def test_without_quarantine_an_isolated_node_is_there_again():
     roster = Attendances(Failures(T, 1), "retry", 0)
     roster.isolated([1, 2], 1)
