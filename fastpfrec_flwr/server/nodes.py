@@ -19,6 +19,9 @@ _LOG = logging.getLogger(__name__)
 # SuperNodes register while the ServerApp already runs: their number must hold still this long before round 1.
 STABLE_SECONDS = 1.0
 DISCOVERY_TIMEOUT = 120.0
+# Longest time between two looks for replies. Real devices take seconds each: looking ten times a second kept a quarter of a
+# processor busy, the ServerApp's side and the SuperLink's together.
+_PAUSE, _DEVICE_PAUSE = 0.1, 0.5
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Exchange:
             if waiting and not arrived:
                 # As long as asking took: a thousand devices are a thousand questions.
                 time.sleep(max(pause, time.monotonic() - asked))
-                pause = min(pause * 1.5, 0.1)
+                pause = min(pause * 1.5, _DEVICE_PAUSE if self._one_by_one else _PAUSE)
         for message_id, message in waiting.items():
             yield _failed(message, errors.get(message_id, f"no answer within {timeout:g} s"))
 
