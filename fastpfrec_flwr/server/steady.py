@@ -25,8 +25,9 @@ from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.server.steps import Pull, ServerState, ServerStep
 
 MEMORY = 0.98
-# Before that many steps all rows go one way.
-WARM_UP = 10
+# Before that many steps many rows are still on their way: the most popular items of Kindle would be found, and would stay found,
+# because a row that is kept from its place is pulled there for ever.
+WARM_UP = 30
 # The row that others are compared with, and the one that is called short.
 STEADY, SHORT = 0.99, 0.1
 # A row that was moved once in all rounds has 1 - MEMORY; noise alone comes to half of that.

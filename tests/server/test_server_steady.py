@@ -68,7 +68,7 @@ def test_where_nobody_pushes_no_bit_changes():
 
 def test_rows_that_all_go_one_way_are_no_suspects():
     """As at a training's beginning: the comparison is with the others."""
-    held = run(SteadyRows(STEP, 3.0), changes(30, range(ROWS), push=3.0))
+    held = run(SteadyRows(STEP, 3.0), changes(40, range(ROWS), push=3.0))
     assert held.pull.found == ()
 
 
@@ -78,22 +78,22 @@ def test_nobody_is_found_while_the_averages_are_young():
 
 
 def test_a_row_that_is_not_pushed_any_more_is_let_go():
-    moves = [*changes(30, [7], push=2.0), *changes(150, seed=5)]
-    assert run(SteadyRows(STEP, 3.0), moves[:30]).pull.found == (7,)
+    moves = [*changes(40, [7], push=2.0), *changes(150, seed=5)]
+    assert run(SteadyRows(STEP, 3.0), moves[:40]).pull.found == (7,)
     assert run(SteadyRows(STEP, 3.0), moves).pull.found == ()
 
 
 def test_rows_that_hardly_anybody_moves_are_no_suspects():
     """Sparse uploads without noise: 99 % of the rows rest, and one that moved once is no steady one."""
-    moves = [np.zeros((ROWS, K), np.float32) for _ in range(20)]
-    moves[12][3] = 5.0
+    moves = [np.zeros((ROWS, K), np.float32) for _ in range(40)]
+    moves[32][3] = 5.0
     assert LEAST > 1 - 0.95
     assert run(SteadyRows(AverageStep(1.0, False), 3.0), moves).pull.found == ()
 
 
 def test_small_tables_are_left_alone():
     state = ServerState.start(np.ones((20, 4), np.float32))
-    for server_round in range(1, 30):
+    for server_round in range(1, 40):
         state = SteadyRows(STEP, 3.0).apply(state, np.full((20, 4), float(server_round == 0)), server_round)
     assert state.pull.found == ()
 
@@ -131,10 +131,10 @@ def test_where_there_is_nothing_to_shorten_rows_are_not_followed(changes):
 
 def test_a_checkpoint_has_it(tmp_path):
     config = parse_run_config(settings_of({}))
-    state = run(SteadyRows(STEP, 3.0), changes(15, [7], push=3.0))
+    state = run(SteadyRows(STEP, 3.0), changes(35, [7], push=3.0))
     save_checkpoint(tmp_path / "c.npz", Checkpoint(state, None, {}, "s", "d", config.to_flat_dict()))
     back = load_checkpoint(tmp_path / "c.npz", config).state.pull
-    assert (back.steps, back.found) == (15, (7,))
+    assert (back.steps, back.found) == (35, (7,))
     np.testing.assert_array_equal(back.mean, state.pull.mean)
     np.testing.assert_array_equal(back.square, state.pull.square)
 
@@ -142,9 +142,9 @@ def test_a_checkpoint_has_it(tmp_path):
 def test_one_promoted_item_stays_where_it_was(finished):
     """The whole way: liars push one item of 400; without the check it ends long, with it short, and the log names it.
 
-    A threshold below the default's: on so small a catalogue honest rows are still on their way after 40 rounds.
+    A threshold below the default's: on so small a catalogue honest rows are still on their way after 50 rounds.
     """
-    lies = {"attack": "promotion", "attack_fraction": 0.04, "num_rounds": 40, "evaluate_every": 40}
+    lies = {"attack": "promotion", "attack_fraction": 0.04, "num_rounds": 50, "evaluate_every": 50}
     free, held = finished(**lies, row_steadiness_threshold=0.0), finished(**lies, row_steadiness_threshold=1.5)
     item = held.summary["attack"]["promoted"]["item"]
     assert re.search(rf"item rows pulled one way, kept short from now on: .*\b{item}\b", held.log)
