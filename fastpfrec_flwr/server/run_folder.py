@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.files import APP, source_fingerprint, write_atomically
 
+# A file of this name in a run's folder, put there by anybody, ends the run after the round that runs.
+STOP = "stop"
+
 
 class RunFolder:
     """A run's own folder.
@@ -38,6 +41,7 @@ class RunFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "log.txt", b"")
+            (path / STOP).unlink(missing_ok=True)
         except OSError as error:
             raise ConfigError(
                 f"output-dir must be a folder that can be written, got {str(path)!r} ({error.strerror or error})"
@@ -47,6 +51,13 @@ class RunFolder:
     def checkpoint(self) -> Path:
         """Where the newest checkpoint lies."""
         return self.path / "checkpoints" / "latest.npz"
+
+    def take_stop(self) -> bool:
+        """Whether somebody has put a stop file here since it was last asked; it is taken away."""
+        if not (self.path / STOP).exists():
+            return False
+        (self.path / STOP).unlink(missing_ok=True)
+        return True
 
     def log(self, line: str, event: str = "message", **figures: Any) -> None:
         """Print a line and keep it in `log.txt`.

@@ -34,7 +34,7 @@ from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fe
 from fastpfrec_flwr.server.presence import Presence
 from fastpfrec_flwr.server.progress import final_table, header, progress_line
 from fastpfrec_flwr.server.rounds import RoundOutcome
-from fastpfrec_flwr.server.run_folder import RunFolder
+from fastpfrec_flwr.server.run_folder import STOP, RunFolder
 from fastpfrec_flwr.server.steps import ServerState
 from fastpfrec_flwr.server.summary import Progress, Subject, summarise
 from fastpfrec_flwr.server.trackers import Trackers
@@ -199,6 +199,8 @@ class Training:
         self._say(self._subject.ledger().whole_run_line())
         for note in self._strategy.notes():
             self._say(note)
+        if nodes.deployed and self._folder is not None:
+            self._say(f"run folder: {self._folder.path}; a file named {STOP} in it ends the run after a round")
         if self._config.user_metrics and nodes.deployed:
             self._say("user-metrics is ignored: on real devices nobody's metrics are kept apart")
         if self._config.train_items == "new":
@@ -280,6 +282,8 @@ class Training:
         if phase == "train":
             self._say(header())
         for server_round in range(progress.server_round + 1, num_rounds + 1):
+            if self._folder is not None and self._folder.take_stop():
+                self._stop.set()
             if self._stop.is_set():
                 return
             self._gather()

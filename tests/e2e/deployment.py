@@ -315,8 +315,20 @@ class Run:
             time.sleep(0.2)
 
     def stop(self, seconds: float) -> dict[str, Any]:
-        """`flwr stop`: the run ends at once, and leaves a summary of the rounds that it has had."""
+        """End the run after the round that runs; its summary.
+
+        Not by `flwr stop`, which cuts the round off: a SuperNode that was fetching a message then sends each answer only with the
+        next message, for as long as it lives (Flower 1.42).
+        """
+        (self.output / "stop").touch()
+        return self._stopped(seconds)
+
+    def cut_off(self, seconds: float) -> dict[str, Any]:
+        """`flwr stop`: the run ends at once; its summary."""
         self.federation.flwr("stop", self.run_id, "field")
+        return self._stopped(seconds)
+
+    def _stopped(self, seconds: float) -> dict[str, Any]:
         summary = self._wait_for_summary(seconds)
         assert summary["stopped"] is True
         return summary

@@ -117,6 +117,23 @@ def test_a_stop_ends_after_the_round_and_leaves_everything(tmp_path):
     assert run.table.shape == (400, 16)
 
 
+def test_a_stop_file_ends_the_run_after_the_round_and_is_gone(tmp_path):
+    values = settings_of({"output_dir": str(tmp_path / "out")})
+
+    def stopping(message, context):
+        if message.metadata.message_type == "train" and messages.decode_query(message.content).server_round == 3:
+            (tmp_path / "out" / "stop").touch()
+        return client_app(message, context)
+
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "stop").touch()  # of a run before: it says nothing to this one
+    run_in_process(server_app, InProcessGrid(stopping, 1, values), values)
+    run = Finished(tmp_path / "out")
+    assert run.summary["stopped"] is True
+    assert run.summary["rounds"] == 3
+    assert not (tmp_path / "out" / "stop").exists()
+
+
 def test_the_end_of_the_process_loses_the_round_and_leaves_everything_else(tmp_path):
     """As `flwr stop` ends a ServerApp of a deployment: from then on no message gets through, not even a farewell."""
     values = settings_of({"output_dir": str(tmp_path / "out")})
