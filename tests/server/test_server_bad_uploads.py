@@ -15,6 +15,7 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes
 from fastpfrec_flwr.server.steps import ServerState
+from fastpfrec_flwr.simulation.grid import FIRST_NODE
 from fastpfrec_flwr.trusted_node.roster import assign_nodes
 from tests.hostile import BAD, ITEMS, Cohort, K, description, honest_content, nonce_of, spoiled
 from tests.wire import WireGrid, with_body
@@ -28,7 +29,9 @@ SETTINGS = {
 def a_strategy(clients=CLIENTS, **changes):
     values = {**default_values(), **SETTINGS, **{key.replace("_", "-"): value for key, value in changes.items()}}
     strategy = build_strategy(parse_run_config(values))
-    strategy.attach(SuperNodes([1000 + i for i in range(clients)], [description(i) for i in range(clients)], []), "s")
+    strategy.attach(
+        SuperNodes([FIRST_NODE + i for i in range(clients)], [description(i) for i in range(clients)], []), "s"
+    )
     table = np.random.default_rng(0).normal(size=(ITEMS, K)).astype(np.float32)
     strategy.begin("train", ServerState.start(table))
     return strategy
@@ -193,19 +196,19 @@ def test_whoever_was_asked_is_the_sender(one_by_one):
     class Forged(WireGrid):
         def _through_bytes(self, reply):
             message = super()._through_bytes(reply)
-            message.metadata.__dict__["_src_node_id"] = 1000
+            message.metadata.__dict__["_src_node_id"] = FIRST_NODE
             return message
 
     grid = Forged(Cohort({}), 3, {})
-    questions = [Message(messages.encode_query(a_strategy().order(1)), 1000 + i, "train") for i in range(3)]
+    questions = [Message(messages.encode_query(a_strategy().order(1)), FIRST_NODE + i, "train") for i in range(3)]
     replies = list(Exchange(one_by_one)(grid, questions, 1.0))
-    assert sorted(reply.metadata.src_node_id for reply in replies) == [1000, 1001, 1002]
+    assert sorted(reply.metadata.src_node_id for reply in replies) == [FIRST_NODE, FIRST_NODE + 1, FIRST_NODE + 2]
 
 
 def test_figures_of_more_users_than_a_supernode_has_are_refused():
     strategy = a_strategy()
     sums = MetricSums(2, 9, {10: 3, 20: 6}, {10: 2, 20: 2}, {10: 1 << 39, 20: 1 << 39}, {10: 7, 20: 5})
-    question = Message(messages.encode_query(strategy.order(1)), 1000, "evaluate")
+    question = Message(messages.encode_query(strategy.order(1)), FIRST_NODE, "evaluate")
     assert strategy._sums([Message(messages.encode_metric_sums({"test": sums}), reply_to=question)]) == {}
     assert strategy.evaluation_refused == ["evaluate reply: figures of more users than the SuperNode has (1)"]
     fewer = MetricSums(1, 9, {10: 1, 20: 1}, {10: 1, 20: 1}, {10: 1, 20: 1}, {10: 1, 20: 1})

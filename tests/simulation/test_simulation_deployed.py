@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fastpfrec_flwr.client.app import app as client_app
+from fastpfrec_flwr.messages import row_bytes
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.simulation import grid
 from tests.e2e.deployment import ITEMS, NUM_ITEMS, write_catalogue, write_history
@@ -69,7 +70,7 @@ def test_they_train_on_their_own_files(deployed, devices, precision):
     assert run.summary["clients"]["trained"] == 3 * 18
     assert run.summary["clients"]["refused"] == 0
     assert 0 < run.summary["validation"]["hit_rate_user@20"] <= 1
-    assert run.summary["bytes"]["down"] == 3 * 4 * NUM_ITEMS * 8, (
+    assert run.summary["bytes"]["down"] == 3 * NUM_ITEMS * row_bytes(precision, 8), (
         "the table goes to each SuperNode once, not to each user"
     )
     epsilon = run.summary["privacy"]["epsilon_per_upload"]
