@@ -98,17 +98,23 @@ def _noise_moments(
     -------
     Sum of Var x; sum of Var x^2 = 2 (Var x)^2 + fourth cumulant; sum of Var x times the row's squared norm (`carried`).
     """
-    seconds, squares, cross = 0.0, 0.0, 0.0
-    for i in range(touched_by.shape[0] + 1):
-        carrying = float(touched_by[i]) if i < touched_by.shape[0] else 0.0
-        repeats = 1.0 if i < touched_by.shape[0] else other_rows
-        covered = clients - carrying
-        second = unit_variance * (noise_scale**2 * carrying + cover_scale**2 * covered) / clients**2
-        fourth = unit_fourth * (noise_scale**4 * carrying + cover_scale**4 * covered) / clients**4
-        seconds += repeats * second
-        squares += repeats * (2.0 * second * second + fourth)
-        if i < touched_by.shape[0]:
-            cross += second * carried[i]
+    # A row's moments depend on how many clients carry it alone, and those are few numbers.
+    most = clients  # a weighted mean counts as one over fewer clients than there were
+    for i in range(touched_by.shape[0]):
+        most = max(most, touched_by[i])
+    second, of_square = np.empty(most + 1), np.empty(most + 1)
+    for carrying in range(most + 1):
+        own, covered = float(carrying), float(clients - carrying)
+        variance = unit_variance * (noise_scale**2 * own + cover_scale**2 * covered) / clients**2
+        fourth = unit_fourth * (noise_scale**4 * own + cover_scale**4 * covered) / clients**4
+        second[carrying] = variance
+        of_square[carrying] = 2.0 * variance * variance + fourth
+    seconds, squares, cross = other_rows * second[0], other_rows * of_square[0], 0.0
+    for i in range(touched_by.shape[0]):
+        carrying = touched_by[i]
+        seconds += second[carrying]
+        squares += of_square[carrying]
+        cross += second[carrying] * carried[i]
     return seconds, squares, cross
 
 
