@@ -45,3 +45,17 @@ def finished(tmp_path):
         return Finished(Path(values["output-dir"]))
 
     return run
+
+
+@pytest.fixture(scope="module")
+def inside_a_run():
+    """Flower builds messages inside a run only; this stands for one."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    names = ("_run_id", "_node_id", "_task_id")
+    before = {name: getattr(TaskIdentity, name) for name in names}
+    for name in names:
+        setattr(TaskIdentity, name, 1)
+    yield
+    for name, value in before.items():
+        setattr(TaskIdentity, name, value)

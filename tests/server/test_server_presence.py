@@ -2,7 +2,6 @@
 
 import pytest
 from flwr.app import Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Description, Order
@@ -13,15 +12,7 @@ from fastpfrec_flwr.server.presence import Presence
 ORDER = Order("source", "training", "train", 0, 0)
 
 
-@pytest.fixture(autouse=True)
-def _inside_a_run():
-    names = ("_run_id", "_node_id", "_task_id")
-    before = {name: getattr(TaskIdentity, name) for name in names}
-    for name in names:
-        setattr(TaskIdentity, name, 1)
-    yield
-    for name, value in before.items():
-        setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("inside_a_run")
 
 
 def holds(users, catalogue="cat", items=9):

@@ -4,16 +4,7 @@ import pytest
 
 from tests import fuzz
 
-
-@pytest.fixture(autouse=True, scope="module")
-def identity():
-    from flwr.supercore.task_identity import TaskIdentity
-
-    names = ("_run_id", "_node_id", "_task_id")
-    before = {name: getattr(TaskIdentity, name) for name in names}
-    yield
-    for name, value in before.items():
-        setattr(TaskIdentity, name, value)
+pytestmark = pytest.mark.usefixtures("inside_a_run")
 
 
 def test_hostile_inputs_are_refused_or_sound():
