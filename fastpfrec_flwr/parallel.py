@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -49,15 +50,107 @@ def one_thread_products() -> Iterator[None]:
         yield
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """This thread does all its work itself for a while: those who share out whole SuperNodes have used up the processors."""
-    before = getattr(_granted, "alone", False)
-    _granted.alone = True
-    try:
-        yield
-    finally:
-        _granted.alone = before
+class _Job:
+    """Tasks that one thread has to do and others may help with."""
+
+    def __init__(self, run: Callable[[Any], None], tasks: Iterable[Any]) -> None:
+        self._run = run
+        self.waiting = deque(tasks)
+        self.helpers = 0
+        self.error: BaseException | None = None
+
+    def work(self) -> None:
+        """Do tasks until none is left; an error ends them all."""
+        while True:
+            try:
+                task = self.waiting.popleft()
+            except IndexError:
+                return
+            try:
+                self._run(task)
+            except BaseException as error:
+                self.error = self.error or error
+                self.waiting.clear()
+
+    def raise_error(self) -> None:
+        """Raise the first error, if there was one."""
+        if self.error is not None:
+            raise self.error
+
+
+class _Crew:
+    """Callers that work side by side; one that has nothing left to do takes tasks of the others."""
+
+    def __init__(self, callers: int) -> None:
+        self._busy = callers
+        self._jobs: list[_Job] = []
+        self._changed = threading.Condition()
+
+    def share(self, job: _Job) -> None:
+        """Do a job, with the help of whoever is idle."""
+        with self._changed:
+            self._jobs.append(job)
+            self._changed.notify_all()
+        job.work()
+        with self._changed:
+            self._jobs.remove(job)
+            self._changed.wait_for(lambda: job.helpers == 0)
+
+    def leave(self, everybody: bool = False) -> None:
+        """One caller has come to its end, or all have because one failed."""
+        with self._changed:
+            self._busy = 0 if everybody else self._busy - 1
+            self._changed.notify_all()
+
+    def help(self) -> None:
+        """Help with the jobs of the others until all callers have come to their ends."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._busy <= 0 or self._open() is not None)
+                job = self._open()
+                if job is None:
+                    return
+                job.helpers += 1
+            job.work()
+            with self._changed:
+                job.helpers -= 1
+                self._changed.notify_all()
+
+    def _open(self) -> _Job | None:
+        return next((job for job in self._jobs if job.waiting), None)
+
+
+def side_by_side(run: Callable[[Task], None], tasks: Iterable[Task], threads: int) -> None:
+    """Call `run` on every task, `threads` at a time, each in one thread of its own; the first error is raised.
+
+    What a task itself shares out by `in_parallel` it does alone as long as the others are at work, because they have used up the
+    processors, and with those of them that have come to their end: tasks of unlike length end together.
+    """
+    waiting = list(tasks)
+    crew = _Crew(len(waiting))
+
+    def call(task: Task) -> None:
+        try:
+            run(task)
+        except BaseException:
+            crew.leave(everybody=True)
+            raise
+        crew.leave()
+
+    job = _Job(call, waiting)
+
+    def work() -> None:
+        before = getattr(_granted, "crew", None)
+        _granted.crew = crew
+        try:
+            job.work()
+            if job.error is None:
+                crew.help()
+        finally:
+            _granted.crew = before
+
+    _with_helpers(work, min(threads, len(waiting)))
+    job.raise_error()
 
 
 def in_parallel(run: Callable[[Task], None], tasks: Iterable[Task], threads: int) -> None:
@@ -66,29 +159,23 @@ def in_parallel(run: Callable[[Task], None], tasks: Iterable[Task], threads: int
     The caller works too: it is on a processor already, and waking one thread less is worth a fifth of a short phase. Tasks
     that call a BLAS belong under `one_thread_products`, so that the threads here are all there are.
     """
-    waiting = iter(list(tasks))
-    if threads <= 1 or getattr(_granted, "alone", False):
-        for task in waiting:
-            run(task)
-        return
+    job = _Job(run, tasks)
+    crew = getattr(_granted, "crew", None)
+    if crew is None or threads <= 1:
+        _with_helpers(job.work, threads)
+    else:
+        crew.share(job)
+    job.raise_error()
 
-    def work() -> None:
-        # Each takes the next task that nobody has; an error ends them all.
-        try:
-            for task in waiting:
-                run(task)
-        except BaseException:
-            for _ in waiting:
-                pass
-            raise
 
+def _with_helpers(work: Callable[[], None], threads: int) -> None:
+    """Call `work` in `threads` threads, this one among them."""
     helpers = [_pool(threads - 1).submit(work) for _ in range(threads - 1)]
     try:
         work()
     finally:
-        wait(helpers)
-    for helper in helpers:
-        helper.result()
+        # One that has not begun has nothing left to do.
+        wait([helper for helper in helpers if not helper.cancel()])
 
 
 # Pieces per thread: some more than one, because the pieces' costs are estimates and other processes get in the way.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import nullcontext
 from copy import copy
 from itertools import count
 
@@ -14,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fastpfrec_flwr.parallel import in_parallel, one_thread, one_thread_products
+from fastpfrec_flwr.parallel import in_parallel, one_thread_products, side_by_side
 
 # Flower's node ids take all 64 bits: what would count them in fewer fails here too.
 FIRST_NODE = (1 << 63) + 1_000
@@ -26,7 +25,7 @@ class InProcessGrid(Grid):
     Parameters
     ----------
     threads : where there are at least as many messages, SuperNodes work side by side, one thread each: what they do between
-        their kernels then overlaps too. With fewer messages each has all threads to itself.
+        their kernels then overlaps too; who is done first helps the others. With fewer messages each has all threads to itself.
     """
 
     in_process = True  # its nodes are there from the start: nobody needs to wait for them
@@ -89,15 +88,17 @@ class InProcessGrid(Grid):
         def run(sent: tuple[str, Message]) -> None:
             message_id, message = sent
             message.metadata.__dict__["_message_id"] = message_id
-            with one_thread() if together else nullcontext():
-                self._replies[message_id] = self._deliver(message)
+            self._replies[message_id] = self._deliver(message)
 
         # Queries open and prepare files for the first time; they come one after the other.
         together = 1 < self._threads <= len(outgoing) and all(
             message.metadata.message_type in ("train", "evaluate") for _, message in outgoing
         )
-        with one_thread_products() if together else nullcontext():
-            in_parallel(run, outgoing, self._threads if together else 1)
+        if together:
+            with one_thread_products():
+                side_by_side(run, outgoing, self._threads)
+        else:
+            in_parallel(run, outgoing, 1)
         return [message_id for message_id, _ in outgoing]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

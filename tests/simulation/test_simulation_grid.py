@@ -25,7 +25,9 @@ def together():
     @app.train()
     def train(message, context):
         meeting.wait()
-        seen.append(set(names_of_workers(2)))
+        names = set(names_of_workers(2))
+        meeting.wait()
+        seen.append(names)
         if context.node_id == FIRST_NODE + 1:
             raise ValueError("this one breaks")
         return Message(RecordDict({"node": ConfigRecord({"id": str(context.node_id)})}), reply_to=message)
