@@ -32,12 +32,24 @@ _SQRT2 = np.float32(math.sqrt(2.0))
 
 
 @compiled
-def stream_value(key: Any, index: Any) -> Any:
-    """Value number `index` (uint64) of stream `key`: a uint64."""
-    value = key + (index + np.uint64(1)) * _GOLDEN
+def _mix(value: Any) -> Any:
+    """SplitMix64's output function of a uint64."""
     value = (value ^ (value >> _S30)) * _MIX_1
     value = (value ^ (value >> _S27)) * _MIX_2
     return value ^ (value >> _S31)
+
+
+@compiled
+def stream_value(key: Any, index: Any) -> Any:
+    """Value number `index` (uint64) of stream `key`: a uint64."""
+    return _mix(key + (index + np.uint64(1)) * _GOLDEN)
+
+
+@compiled
+def fill_user_keys(key: Any, users: Any, keys: Any) -> None:
+    """Keys ((users,) uint64) of one sub-stream of `key` (uint64) for each of `users` (int64), see `randomness.user_stream_keys`."""
+    for i in range(users.shape[0]):
+        keys[i] = _mix(key ^ _mix(np.uint64(users[i])))
 
 
 @compiled

@@ -68,10 +68,8 @@ def user_stream_keys(key: int, users: NDArray[np.int64]) -> NDArray[np.uint64]:
     (users,) uint64, `mix64(key ^ mix64(user))` for each user.
     """
 
-    def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return value ^ (value >> np.uint64(31))
+    from fastpfrec_flwr.draws import fill_user_keys  # and with it the compiler
 
-    with np.errstate(over="ignore"):
-        return mix(np.uint64(key) ^ mix(users.astype(np.uint64)))
+    keys = np.empty(len(users), np.uint64)
+    fill_user_keys(np.uint64(key), np.ascontiguousarray(users, np.int64), keys)
+    return keys

@@ -7,6 +7,8 @@ import logging
 import os
 import shutil
 import sqlite3
+from functools import lru_cache
+from typing import Any
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -192,6 +194,12 @@ def secure_reveal(message: Message, context: Context) -> Message:
     return _reply(message, context, answer)
 
 
+@lru_cache(maxsize=8)
+def _parsed(values: tuple[tuple[str, type, Any], ...]) -> RunConfig:
+    """The configuration of (key, type, value): a run's is the same in every message. With types, for 1, 1.0 and true are equal."""
+    return parse_run_config({key: value for key, _, value in values})
+
+
 def _keep(context: Context, kept: SecureRound, order: Order) -> None:
     context.state[KEPT] = secure.encode_kept(kept.to_text(), order.server_round, order.phase)
 
@@ -204,7 +212,7 @@ def _reply(message: Message, context: Context, answer) -> Message:  # type: igno
     """Answer a message; what can be foreseen comes back as a refusal with its reason, not as a traceback."""
     keep_freed_memory()
     try:
-        config = parse_run_config(context.run_config)
+        config = _parsed(tuple((key, type(value), value) for key, value in context.run_config.items()))
         order = messages.decode_query(message.content)
         if order.source != source_fingerprint():
             raise RefusedError(

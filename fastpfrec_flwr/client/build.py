@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from pathlib import Path
 
 from fastpfrec_flwr.client.device import Allowance
@@ -77,6 +78,7 @@ def node_class(config: RunConfig) -> type[Node]:
     return found
 
 
+@cache
 def _has_cuda_driver() -> bool:
     """Whether asking torch for CUDA is worth its import, which takes seconds and a hundred megabytes."""
     try:

@@ -5,9 +5,10 @@ One SQLite file for the users of a SuperNode. A save is one transaction: a crash
 
 from __future__ import annotations
 
+import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,14 +90,21 @@ class ClientState:
         (users, k) float32, a copy.
         """
         found = initial.copy()
-        place = {int(user): i for i, user in enumerate(users)}
         if len(users) > 2 * _MAX_PARAMETERS:
-            rows: Iterable[tuple[int, bytes]] = self._connection.execute("SELECT user, vector FROM users")
+            rows = self._connection.execute("SELECT user, vector FROM users").fetchall()
         else:
-            rows = self._of(users, "SELECT user, vector FROM users WHERE user IN")
+            rows = list(self._of(users, "SELECT user, vector FROM users WHERE user IN"))
         for user, vector in rows:
-            if user in place:
-                found[place[user]] = self._vector(user, vector)
+            if len(vector) != 4 * self._k:
+                raise StateError(
+                    f"{self._path}: user {user} has a vector of {len(vector) // 4} dimensions, not {self._k}"
+                )
+        stored = np.array([user for user, _ in rows], np.int64)
+        vectors = np.frombuffer(b"".join([vector for _, vector in rows]), np.float32).reshape(-1, self._k)
+        order = np.argsort(users)
+        places = order[np.minimum(np.searchsorted(users, stored, sorter=order), len(users) - 1)]
+        asked = users[places] == stored
+        found[places[asked]] = vectors[asked]
         return found
 
     def known(self, users: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -104,14 +112,9 @@ class ClientState:
         found = {user for (user,) in self._of(users, "SELECT user FROM users WHERE user IN")}
         return np.array([int(user) in found for user in users], np.bool_)
 
-    def _vector(self, user: int, blob: bytes) -> NDArray[np.float32]:
-        if len(blob) != 4 * self._k:
-            raise StateError(f"{self._path}: user {user} has a vector of {len(blob) // 4} dimensions, not {self._k}")
-        return np.frombuffer(blob, np.float32)
-
     def _of(self, users: NDArray[np.int64], select: str) -> Iterator[tuple[Any, ...]]:
         for first in range(0, len(users), _MAX_PARAMETERS):
-            part = [int(user) for user in users[first : first + _MAX_PARAMETERS]]
+            part = users[first : first + _MAX_PARAMETERS].tolist()
             yield from self._connection.execute(f"{select} ({','.join('?' * len(part))})", part)
 
     def deviations(self, users: NDArray[np.int64]) -> list[Deviation]:
@@ -145,13 +148,18 @@ class ClientState:
 
         Parameters
         ----------
-        spent : (users,) epsilon of each user's uploads with this one; None where nobody counts.
+        vectors : (users, k) float32. spent : (users,) epsilon of each user's uploads with this one; None where nobody counts.
         """
+        if vectors.dtype != np.float32 or vectors.shape != (len(users), self._k):
+            raise ValueError(
+                f"vectors must be float32 of shape {(len(users), self._k)}, got {vectors.dtype} {vectors.shape}"
+            )
         try:
             with self._transaction():
-                self._connection.executemany(
-                    "INSERT OR REPLACE INTO users VALUES (?, ?, ?)",
-                    ((int(user), server_round, vector.tobytes()) for user, vector in zip(users, vectors, strict=True)),
+                # One statement for all rows: SQLite then works without the interpreter's lock, which others wait for.
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO users SELECT value, ?1, substr(?2, 1 + ?3 * key, ?3) FROM json_each(?4)",
+                    (server_round, vectors.tobytes(), 4 * self._k, json.dumps(users.tolist())),
                 )
                 for user, deviation in zip(users, deviations or [], strict=False):
                     self._connection.execute(

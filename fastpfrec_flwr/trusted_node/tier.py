@@ -6,6 +6,7 @@ The server gets `NodeReport`s and never a single client's upload.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -62,7 +63,7 @@ class _Judged:
     isolated: bool
     mean: NodeMean | None = None
 
-    @property
+    @cached_property
     def kept(self) -> list[NDArray[np.int64]]:
         """Of each part those members who are not out."""
         bounds = np.cumsum([0, *(len(chosen) for chosen in self.members)])

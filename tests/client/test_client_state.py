@@ -77,13 +77,31 @@ def test_deviations_round_trip(tmp_path):
     assert found[2].server_round == 0
 
 
+@pytest.mark.parametrize("count", [300, 1500])
+def test_vectors_come_back_to_their_users_in_whatever_order_they_are_asked_for(tmp_path, count):
+    """Both ways to read: by users' numbers, and, for many, all that there is."""
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    users = np.arange(0, 3 * count, 3)
+    vectors = np.random.default_rng(1).standard_normal((count, K)).astype(np.float32)
+    state.save(1, users, vectors)
+    asked = np.random.default_rng(2).permutation(3 * count)[: count + 200]
+    initial = np.full((len(asked), K), 9.0, np.float32)
+    found = state.vectors(asked, initial)
+    expected = initial.copy()
+    known = asked % 3 == 0
+    expected[known] = vectors[asked[known] // 3]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_save_that_fails_leaves_what_was_there(tmp_path):
     """Three users but two deviations, the second of which cannot be written: nothing of the round may stay."""
     state = ClientState(tmp_path / "s.sqlite3", K)
     users = np.array([1, 2, 3])
     state.save(1, users, filled(users, 1))
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match=r"vectors must be float32 of shape \(3, 4\), got float32 \(2, 4\)"):
         state.save(2, users, filled(users[:2], 2))
+    with pytest.raises(ValueError, match="got float64"):
+        state.save(2, users, filled(users, 2).astype(np.float64))
     good = Deviation(np.array([1], np.int32), np.ones((1, K), np.float32), 2)
     with pytest.raises(AttributeError):
         state.save(2, users, filled(users, 2), [good, None, good])  # type: ignore[list-item]
