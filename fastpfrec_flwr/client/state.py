@@ -23,6 +23,8 @@ SCHEMA_VERSION = 2
 # Copies kept for checkpoints: the newest may belong to a checkpoint that the server did not live to write.
 SNAPSHOTS_KEPT = 2
 _MAX_PARAMETERS = 500
+# Private vectors that stay in memory once read or written: 20 MB at k = 64.
+_MOST_READ = 50_000
 
 
 class StateError(RuntimeError):
@@ -42,6 +44,8 @@ class ClientState:
     def __init__(self, path: Path, embedding_dim: int, durable: bool = False) -> None:
         self._path = path
         self._k = embedding_dim
+        self._read: dict[int, bytes] = {}  # vectors as they stand in the file
+        self._version = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -90,22 +94,37 @@ class ClientState:
         (users, k) float32, a copy.
         """
         found = initial.copy()
-        if len(users) > 2 * _MAX_PARAMETERS:
+        self._forget_if_others_wrote()
+        unread = np.array([user for user in users.tolist() if user not in self._read], np.int64)
+        if len(unread) > 2 * _MAX_PARAMETERS:
             rows = self._connection.execute("SELECT user, vector FROM users").fetchall()
         else:
-            rows = list(self._of(users, "SELECT user, vector FROM users WHERE user IN"))
+            rows = list(self._of(unread, "SELECT user, vector FROM users WHERE user IN"))
         for user, vector in rows:
             if len(vector) != 4 * self._k:
                 raise StateError(
                     f"{self._path}: user {user} has a vector of {len(vector) // 4} dimensions, not {self._k}"
                 )
-        stored = np.array([user for user, _ in rows], np.int64)
-        vectors = np.frombuffer(b"".join([vector for _, vector in rows]), np.float32).reshape(-1, self._k)
-        order = np.argsort(users)
-        places = order[np.minimum(np.searchsorted(users, stored, sorter=order), len(users) - 1)]
-        asked = users[places] == stored
-        found[places[asked]] = vectors[asked]
+        fresh = dict(rows)
+        stored = [self._read.get(user) or fresh.get(user) for user in users.tolist()]
+        there = np.array([vector is not None for vector in stored], np.bool_)
+        known = b"".join([vector for vector in stored if vector is not None])
+        found[there] = np.frombuffer(known, np.float32).reshape(-1, self._k)
+        self._remember(fresh)
         return found
+
+    def _remember(self, vectors: dict[int, bytes]) -> None:
+        if len(self._read) + len(vectors) > _MOST_READ:
+            self._read.clear()
+        if len(vectors) <= _MOST_READ:
+            self._read |= vectors
+
+    def _forget_if_others_wrote(self) -> None:
+        # SQLite's number changes when another connection has written, and only then.
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._read.clear()
+            self._version = version
 
     def known(self, users: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(users,) whether a user has trained before."""
@@ -154,12 +173,13 @@ class ClientState:
             raise ValueError(
                 f"vectors must be float32 of shape {(len(users), self._k)}, got {vectors.dtype} {vectors.shape}"
             )
+        written = vectors.tobytes()
         try:
             with self._transaction():
                 # One statement for all rows: SQLite then works without the interpreter's lock, which others wait for.
                 self._connection.execute(
                     "INSERT OR REPLACE INTO users SELECT value, ?1, substr(?2, 1 + ?3 * key, ?3) FROM json_each(?4)",
-                    (server_round, vectors.tobytes(), 4 * self._k, json.dumps(users.tolist())),
+                    (server_round, written, 4 * self._k, json.dumps(users.tolist())),
                 )
                 for user, deviation in zip(users, deviations or [], strict=False):
                     self._connection.execute(
@@ -176,6 +196,8 @@ class ClientState:
                 f"{self._path}: the device's state cannot be saved ({error}); free some space. The state before the "
                 f"round is still there"
             ) from error
+        size = 4 * self._k
+        self._remember({user: written[i * size : (i + 1) * size] for i, user in enumerate(users.tolist())})
 
     def _snapshot_path(self, server_round: int) -> Path:
         return self._path.with_name(f"{self._path.stem}.round-{server_round}{self._path.suffix}")
@@ -215,6 +237,7 @@ class ClientState:
         if not source.is_file():
             raise StateError(f"{source}: no copy of the state after round {server_round} on this device")
         kept = self._connection.execute("SELECT user, epsilon FROM budgets").fetchall() if keep_spent else []
+        self._read.clear()
         try:
             with closing(sqlite3.connect(source)) as copy:
                 copy.backup(self._connection)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
-from fastpfrec_flwr.randomness import derive_generator, stream_key
+from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
-from fastpfrec_flwr.trusted_node.detection import robust_z_scores
+from fastpfrec_flwr.trusted_node.detection import first_normals, robust_z_scores
 from fastpfrec_flwr.trusted_node.stacking import StackedMeans
 from fastpfrec_flwr.trusted_node.tier import NodeReport
 
@@ -25,7 +25,6 @@ def healthy_nodes(
     threshold: float,
     seed: int,
     server_round: int,
-    threads: int = 1,
 ) -> list[bool]:
     """Check the node means against each other: a node that lies throughout is seen by nobody else.
 
@@ -41,19 +40,18 @@ def healthy_nodes(
     For each report whether it goes into the average; False where it has no finite mean.
     """
     distances, resolutions = np.full(len(reports), np.nan), np.full(len(reports), np.nan)
-
-    def measure(i: int) -> None:
-        mean = reports[i].mean
+    numbers = np.array([report.node for report in reports], np.int64)
+    normals = np.empty(len(reports))
+    first_normals(user_stream_keys(stream_key(seed, "node-norm", server_round), numbers), normals)
+    for i, report in enumerate(reports):
+        mean = report.mean
         if mean is None:
-            return
-        normal = float(derive_generator(seed, "node-norm", server_round, reports[i].node).standard_normal())
-        squared = mean.squared_norm(num_items, normal)
+            continue
+        squared = mean.squared_norm(num_items, float(normals[i]))
         if math.isfinite(squared):
             expected, sd = mean.expected_noise(num_items, noise_scale)
             distances[i] = (mean.clients * max(squared - expected, 0.0)) ** 0.5
             resolutions[i] = (mean.clients * sd) ** 0.5
-
-    in_parallel(measure, range(len(reports)), threads)
     healthy = np.isfinite(distances)
     if threshold > 0 and healthy.sum() >= 3:
         scores = robust_z_scores(distances[healthy], float(np.median(resolutions[healthy])))

@@ -247,7 +247,6 @@ class FastPFRec(Strategy):
             config.node_z_threshold,
             config.seed,
             server_round,
-            self._threads,
         )
         means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
         usable = sum(node.clients - node.isolated_clients for node, well in zip(nodes, healthy, strict=True) if well)

@@ -6,7 +6,7 @@ SuperNodes decides anything, and a resumed run meets the same failures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -227,7 +227,7 @@ class Attendances:
         nodes, lost, reassigned = [], 0, 0
         for each in nonces:
             of_client = assign_nodes(each, num_nodes)
-            elsewhere = np.isin(of_client, list(avoided))
+            elsewhere = _among(of_client, avoided)
             open_nodes = sorted(set(range(num_nodes)) - avoided)
             if open_nodes:
                 of_client[elsewhere] = np.array(open_nodes)[_second_draw(each[elsewhere], len(open_nodes), "elsewhere")]
@@ -237,7 +237,7 @@ class Attendances:
             if self._reassignment == "retry" and len(living):
                 of_client[unreached] = living[_second_draw(each[unreached], len(living), "retry")]
                 elsewhere |= unreached
-            of_client[np.isin(of_client, list(now))] = LOST
+            of_client[_among(of_client, now)] = LOST
             lost += int((of_client == LOST).sum())
             reassigned += int((elsewhere & (of_client != LOST)).sum())
             nodes.append(of_client)
@@ -258,7 +258,7 @@ class Attendances:
         self, nonces: NDArray[np.uint64], of_client: NDArray[np.int64], failing: frozenset[int], server_round: int
     ) -> NDArray[np.bool_]:
         """Uploads that a node which fails in this round has not taken, so that their clients know."""
-        drawn: NDArray[np.bool_] = np.isin(of_client, list(failing))
+        drawn = _among(of_client, failing)
         if self._failures.moment == "before":
             return drawn
         if self._failures.moment == "after":
@@ -287,6 +287,12 @@ class Attendances:
     def sentences(self) -> list[str]:
         """See `Roster`."""
         return [*self._attendance.sentences(self._failures.moment), *self._sent]
+
+
+def _among(of_client: NDArray[np.int64], nodes: Set[int]) -> NDArray[np.bool_]:
+    """(clients,) whether each was sent to one of `nodes`; in most rounds there are none."""
+    found: NDArray[np.bool_] = np.isin(of_client, list(nodes)) if nodes else np.zeros(len(of_client), np.bool_)
+    return found
 
 
 def _second_draw(nonces: NDArray[np.uint64], num_nodes: int, purpose: str) -> NDArray[np.int64]:

@@ -54,7 +54,10 @@ class Tier(Protocol):
 
 @dataclass(frozen=True)
 class _Judged:
-    """A node after its check: of each part the `members` it received, and who of them is out ((clients,) over all parts)."""
+    """A node after its check: of each part the `members` it received, and who of them is out ((clients,) over all parts).
+
+    `brings` is what it has to compare its clients with those of the others.
+    """
 
     node: int
     members: list[NDArray[np.int64]]
@@ -62,6 +65,7 @@ class _Judged:
     out: NDArray[np.bool_]
     isolated: bool
     mean: NodeMean | None = None
+    brings: Candidates | None = None
 
     @cached_property
     def kept(self) -> list[NDArray[np.int64]]:
@@ -115,25 +119,23 @@ class TrustedNodes:
             for part in parts
         ]  # fmt: skip
         nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
-        # The checks are small and hold the interpreter's lock; the threads are for the means.
         received = [[np.flatnonzero(of_part == node) for of_part in nodes] for node in range(self.num_nodes)]
-        judged = [
-            self._judge(node, members, distances)
-            for node, members in enumerate(received)
-            if any(len(chosen) for chosen in members)
-        ]
-        cover_key = stream_key(self.seed, "cover-rows", server_round)
+        there = [node for node, members in enumerate(received) if any(len(chosen) for chosen in members)]
+        judged: list[_Judged] = [None] * len(there)  # type: ignore[list-item]  # each place is filled below
+        mean_key = stream_key(self.seed, "cover-rows", server_round)
+        cross_key = stream_key(self.seed, "cover-products", server_round)
 
-        def run(place: int) -> None:
-            node = judged[place]
-            if not node.out.all():
-                mean = self.aggregator.aggregate(parts, node.kept, num_items, cover_key)
-                judged[place] = replace(node, mean=mean)
+        # A check is small and holds the interpreter's lock: beside another node's mean, which does not, it costs no time.
+        def judge(place: int) -> None:
+            node = self._judge(there[place], received[there[place]], distances)
+            judged[place] = self._averaged(node, parts, num_items, mean_key, cross_key)
+
+        def average_again(place: int) -> None:
+            judged[place] = self._averaged(judged[place], parts, num_items, mean_key, None)
 
         with one_thread_products():  # some aggregators call a BLAS
-            in_parallel(run, range(len(judged)), self.threads)
-            if not isinstance(self.cross_check, NoCrossCheck):
-                in_parallel(run, self._compare(judged, parts, num_items, server_round), self.threads)
+            in_parallel(judge, range(len(there)), self.threads)
+            in_parallel(average_again, self._compare(judged, parts, num_items), self.threads)
         return [each.report() for each in judged]
 
     def _judge(self, node: int, members: list[NDArray[np.int64]], distances: list[Distances]) -> _Judged:
@@ -141,17 +143,26 @@ class TrustedNodes:
         verdict = self.check.examine(together)
         return _Judged(node, members, together, verdict.outliers, verdict.node_isolated)
 
-    def _compare(self, judged: list[_Judged], parts: list[Uploads], num_items: int, server_round: int) -> list[int]:
+    def _averaged(
+        self, node: _Judged, parts: list[Uploads], num_items: int, mean_key: int, cross_key: int | None
+    ) -> _Judged:
+        """The node with the mean of those that it keeps and, with a `cross_key`, what it brings to the comparison."""
+        if node.out.all():
+            return node
+        mean = self.aggregator.aggregate(parts, node.kept, num_items, mean_key)
+        if cross_key is None or isinstance(self.cross_check, NoCrossCheck):
+            return replace(node, mean=mean)
+        return replace(node, mean=mean, brings=self._candidates(node, mean, parts, num_items, cross_key))
+
+    def _compare(self, judged: list[_Judged], parts: list[Uploads], num_items: int) -> list[int]:
         """Compare all clients that are left with each other; places in `judged` of the nodes that keep fewer now, without means."""
-        there = [place for place, node in enumerate(judged) if node.mean is not None]
-        if not there:
+        brought = [(place, node.brings) for place, node in enumerate(judged) if node.brings is not None]
+        if not brought:
             return []
-        cross_key = stream_key(self.seed, "cover-products", server_round)
         columns = parts[0].values.shape[1] if self.columns is None else self.columns
-        brought = [self._candidates(judged[place], parts, num_items, cross_key) for place in there]
-        found = self.cross_check.examine(parts, brought, num_items, self.noise_scale, columns)
+        found = self.cross_check.examine(parts, [each for _, each in brought], num_items, self.noise_scale, columns)
         changed = []
-        for place, pulling in zip(there, found, strict=True):
+        for (place, _), pulling in zip(brought, found, strict=True):
             if pulling.any():
                 out = judged[place].out.copy()
                 out[~out] = pulling
@@ -160,14 +171,15 @@ class TrustedNodes:
                 changed.append(place)
         return changed
 
-    def _candidates(self, node: _Judged, parts: list[Uploads], num_items: int, cross_key: int) -> Candidates:
+    def _candidates(
+        self, node: _Judged, mean: NodeMean, parts: list[Uploads], num_items: int, cross_key: int
+    ) -> Candidates:
         kept = node.kept
         nonces = np.concatenate([part.nonces[chosen] for part, chosen in zip(parts, kept, strict=True)])
         normals = np.empty(len(nonces))
         first_normals(user_stream_keys(cross_key, nonces.view(np.int64)), normals)
-        assert node.mean is not None
-        mean = node.mean if self.plain_means else node_mean(parts, kept, num_items)
-        return Candidates(kept, mean, node.distances.of(np.flatnonzero(~node.out)), normals)
+        plain = mean if self.plain_means else node_mean(parts, kept, num_items)
+        return Candidates(kept, plain, node.distances.of(np.flatnonzero(~node.out)), normals)
 
 
 @dataclass(frozen=True)

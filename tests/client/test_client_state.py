@@ -93,6 +93,30 @@ def test_vectors_come_back_to_their_users_in_whatever_order_they_are_asked_for(t
     np.testing.assert_array_equal(found, expected)
 
 
+def test_what_another_process_has_written_is_seen(tmp_path):
+    """Workers of a simulation take turns with a SuperNode: what one keeps in memory ends when another writes."""
+    one, other = (ClientState(tmp_path / "s.sqlite3", K) for _ in range(2))
+    users = np.array([1, 2, 3])
+    one.save(1, users, filled(users, 1))
+    assert (one.vectors(users, nothing(users)) == 1).all()
+    other.save(2, users[:2], filled(users[:2], 2))
+    assert one.vectors(users, nothing(users))[:, 0].tolist() == [2, 2, 1]
+    one.save(3, users[1:], filled(users[1:], 3))
+    assert other.vectors(users, nothing(users))[:, 0].tolist() == [2, 3, 3]
+    assert one.vectors(users[::-1], nothing(users))[:, 0].tolist() == [3, 3, 2]
+
+
+def test_vectors_beyond_what_stays_in_memory_come_from_the_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("fastpfrec_flwr.client.state._MOST_READ", 10)
+    state = ClientState(tmp_path / "s.sqlite3", K)
+    for first in (0, 6, 12):
+        users = np.arange(first, first + 6)
+        state.save(1, users, filled(users, first + 1))
+    users = np.arange(18)
+    for _ in range(2):
+        assert state.vectors(users, nothing(users))[:, 0].tolist() == [1.0] * 6 + [7.0] * 6 + [13.0] * 6
+
+
 def test_a_save_that_fails_leaves_what_was_there(tmp_path):
     """Three users but two deviations, the second of which cannot be written: nothing of the round may stay."""
     state = ClientState(tmp_path / "s.sqlite3", K)
