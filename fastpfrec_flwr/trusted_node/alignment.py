@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,29 +91,39 @@ class AlignmentCheck:
         everybody = merged([node.mean for node in nodes], num_items, columns, self.threads)
         if everybody.clients < _FEWEST:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
-        found, middles, spreads, resolutions = [], [], [], []
-        against: list[tuple[NDArray[np.float64], float]] = [(np.empty(0), 0.0)] * len(nodes)
+        # What the noise on an upload does to its product with the others' mean, at length 1.
+        deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
+        brought: list[_Alignments] = [None] * len(nodes)  # type: ignore[list-item]  # each place is filled below
 
         def compare(place: int) -> None:
             node = nodes[place]
-            against[place] = products_with_others(parts, node.members, everybody, node.normals, num_items)
-
-        in_parallel(compare, range(len(nodes)), self.threads)
-        for node, (products, length) in zip(nodes, against, strict=True):
+            products, length = products_with_others(parts, node.members, everybody, node.normals, num_items)
             sizes = np.maximum(node.distances.corrected, max(node.distances.resolution, 1e-12))
             alignments = products / sizes
-            found.append(alignments)
-            # What the noise on an upload does to its product with the others' mean.
-            deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
-            resolutions.append(deviation * length / median(sizes))
-            if len(alignments) >= _FEWEST or len(nodes) == 1:
-                middles.append(median(alignments))
-                spreads.append(median(np.abs(alignments - middles[-1])))
-        if not middles:
+            middle = median(alignments)
+            spread = median(np.abs(alignments - middle))
+            brought[place] = _Alignments(alignments, middle, spread, deviation * length / median(sizes))
+
+        in_parallel(compare, range(len(nodes)), self.threads)
+        heard = [each for each in brought if len(each.of_clients) >= _FEWEST or len(nodes) == 1]
+        if not heard:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
-        middle = float(np.median(middles))
-        spread = max(float(np.median(spreads)) / NORMAL_QUARTILE, float(np.median(resolutions)), 1e-300)
-        return [alignments - middle > self.threshold * spread for alignments in found]
+        middle = float(np.median([each.middle for each in heard]))
+        spread = max(
+            float(np.median([each.spread for each in heard])) / NORMAL_QUARTILE,
+            float(np.median([each.resolution for each in brought])),
+            1e-300,
+        )
+        return [each.of_clients - middle > self.threshold * spread for each in brought]
+
+
+class _Alignments(NamedTuple):
+    """What one node finds: (clients,) alignments, their median and MAD, and what noise does to one of them."""
+
+    of_clients: NDArray[np.float64]
+    middle: float
+    spread: float
+    resolution: float
 
 
 def merged(means: Sequence[NodeMean], num_items: int, columns: int, threads: int = 1) -> NodeMean:
