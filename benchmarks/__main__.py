@@ -1,6 +1,6 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | startup | flwr | compare`.
+`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | startup | flwr | repeats | compare`.
 """
 
 from __future__ import annotations
@@ -270,6 +270,20 @@ def flwr(
                     {"kind": kind, "super_nodes": int(count), "median_ms": median, "total_s": seconds["total"]}
                 )
     report("flwr", figures, output)
+
+
+@app.command()
+def repeats(
+    data_set: str = "ml-100k", data_dir: DataDir = "", runs: int = 10, rounds: int = 5, output: Output = ""
+) -> None:
+    """`flwr run` again and again: seconds to the first figures, cold and warm, and what stays of memory, disk, processes, ports."""
+    from benchmarks.repeats import repeated
+
+    figures = []
+    for line in repeated(data_set, data_dir, runs, rounds):
+        figures.append(line)
+        typer.echo(f"{line['run']}/{runs} {line}", err=True)
+    report("repeats", figures, output)
 
 
 @app.command()

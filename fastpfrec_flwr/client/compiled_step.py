@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from fastpfrec_flwr.addresses import prefetch
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.products import NARROW, WIDTH, add_transposed_product, multiply, multiply_narrow
 
 _LOG2E = np.float32(math.log2(math.e))
 # Negatives per block: block, its gradient and its scores are some 40 KB together.
 _BLOCK = 64
+_ROWS_AHEAD, _LINE = 12, 64
 
 
 @compiled
@@ -99,6 +101,8 @@ def compiled_step(
     scratch = np.empty(_BLOCK * widest, np.int32)
     positives, lift, lengths = np.empty(widest, np.float32), np.empty(widest, np.float32), np.empty(widest, np.float32)
     total, gradient_sum, private_gradient = np.empty(k, np.float32), np.empty(k, np.float32), np.empty(k, np.float32)
+    # Rows of a large table come from memory one by one: a part of the time was waiting for them.
+    start_of_table, row_bytes = table.ctypes.data, 4 * k
     for u in range(first, last):
         start, stop = pointer[u], pointer[u + 1]
         n, degree = own_counts[u], stop - start
@@ -161,6 +165,10 @@ def compiled_step(
         for begin in range(0, count, _BLOCK):
             size = min(_BLOCK, count - begin)
             for j in range(size):
+                if begin + j + _ROWS_AHEAD < count:
+                    ahead = start_of_table + row_bytes * rows[negative_slots[u, begin + j + _ROWS_AHEAD]]
+                    for line in range(0, row_bytes, _LINE):
+                        prefetch(ahead + line)
                 row = table[rows[negative_slots[u, begin + j]]]
                 for c in range(k):
                     block[j, c] = row[c]
