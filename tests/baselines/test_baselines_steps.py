@@ -267,6 +267,27 @@ def test_the_centres_find_communities_of_items():
     np.testing.assert_array_equal(table[: len(rows)], rows)
 
 
+def test_a_step_of_the_centres_by_hand():
+    """Four items at the corners of a square about (5, 5), three centres of which the last is nearest to nobody."""
+    items = np.array([[6, 6], [6, 4], [4, 6], [4, 4]], np.float32)
+    right, left, nobody = [1.0, 0.1], [-1.0, 0.0], [0.0, 0.05]
+    table = np.vstack([items, items, items, items, np.array([right, left, nobody], np.float32)])
+    ClusterLayout(3).after_step(table)
+    # (1, 1) and (1, -1) over sqrt 2 have the mean direction (1, 0), the other two (-1, 0).
+    np.testing.assert_allclose(table[-3:], [[1, 0], [-1, 0], nobody], atol=1e-7)
+
+
+def test_a_step_of_the_centres_is_that_of_lloyds_algorithm():
+    generator = np.random.default_rng(2)
+    layout, rows = ClusterLayout(5), generator.standard_normal((300, K)).astype(np.float32)
+    table = layout.start(rows, 1)
+    unit, before = directions(rows), table[-5:].copy()
+    nearest = np.argmax(unit @ before.T, axis=1)
+    means = np.array([unit[nearest == cluster].mean(axis=0) for cluster in range(5)])
+    layout.after_step(table)
+    np.testing.assert_allclose(table[-5:], means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
+
+
 def test_local_only_keeps_its_rows_and_ranks_with_them(tmp_path):
     node = node_of(tmp_path, "local-only")
     table = make_table(ITEMS, K)

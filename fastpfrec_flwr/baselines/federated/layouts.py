@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.randomness import derive_generator
 
@@ -81,14 +84,38 @@ class ClusterLayout:
 
     def after_step(self, table: NDArray[np.float32]) -> None:
         """See `Layout`: one step of Lloyd's algorithm on the sphere; a centre without items stays."""
-        unit = directions(table[: self.num_items(len(table))])
-        centres = table[-self.clusters :]
-        nearest = np.argmax(unit @ centres.T, axis=1)
-        for cluster in range(self.clusters):
-            members = unit[nearest == cluster]
-            if len(members):
-                centre = members.mean(axis=0)
-                centres[cluster] = centre / max(float(np.linalg.norm(centre)), 1e-12)
+        items = table[: self.num_items(len(table))]
+        _lloyd_step(items, items.mean(axis=0), table[-self.clusters :])
+
+
+@compiled
+def _lloyd_step(items: Any, middle: Any, centres: Any) -> None:
+    """Each of `centres` ((clusters, k), in place) to the direction of the mean of the `directions` of `items` nearest to it."""
+    clusters, k = centres.shape
+    sums, unit = np.zeros((clusters, k)), np.empty(k, np.float32)
+    for t in range(items.shape[0]):
+        row = items[t]
+        square = np.float32(0.0)
+        for c in range(k):
+            unit[c] = row[c] - middle[c]
+            square += unit[c] * unit[c]
+        length = max(np.float32(math.sqrt(square)), np.float32(1e-12))
+        nearest, most = 0, np.float32(-np.inf)
+        for cluster in range(clusters):
+            likeness = np.float32(0.0)
+            for c in range(k):
+                likeness += unit[c] * centres[cluster, c]
+            if likeness > most:
+                nearest, most = cluster, likeness
+        for c in range(k):
+            sums[nearest, c] += unit[c] / length
+    for cluster in range(clusters):
+        total = 0.0
+        for c in range(k):
+            total += sums[cluster, c] * sums[cluster, c]
+        if total > 0.0:
+            for c in range(k):
+                centres[cluster, c] = np.float32(sums[cluster, c] / math.sqrt(total))
 
 
 def directions(rows: NDArray[np.float32]) -> NDArray[np.float32]:
