@@ -120,7 +120,8 @@ class RunConfig(BaseModel):
     noise_scale: NonNegative
     noise_placement: Literal["client", "distributed"]
     dropout_fraction: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-    upload: Literal["dense", "sparse"]
+    upload: Literal["dense", "sparse", "sampled"]
+    sampled_share: Annotated[float, Field(gt=0, le=1)]
     download_precision: Literal["float32", "float16", "int8"]
     upload_precision: Literal["float32", "float16", "int8"]
     epsilon_budget: NonNegative

@@ -107,7 +107,7 @@ def _general_rules(config: RunConfig) -> Rules:
 def _privacy_rules(config: RunConfig) -> Rules:
     """What a finite epsilon needs."""
     clipped = config.clip_norm > 0 or config.row_clip > 0 or config.coordinate_clip > 0
-    bounded = config.noise == "laplace" and config.upload == "dense" and clipped
+    bounded = config.noise == "laplace" and config.upload != "sparse" and clipped
     return [
         (
             config.download_precision != "float32" and config.strategy.startswith("flwr:"),
@@ -131,8 +131,23 @@ def _privacy_rules(config: RunConfig) -> Rules:
         ),
         (
             config.noise_placement == "distributed" and config.upload != "dense",
-            "upload must be 'dense' with noise-placement = 'distributed', got 'sparse': rows that few clients send would "
-            "carry few shares",
+            f"upload must be 'dense' with noise-placement = 'distributed', got {config.upload!r}: rows that few clients send "
+            "would carry few shares",
+        ),
+        (
+            config.upload == "sampled" and config.counted,
+            f"popularity-weight must be 0.0 with upload = 'sampled', got {config.popularity_weight}: a count is sent once, and "
+            "most of its rows would not be drawn",
+        ),
+        (
+            config.upload == "sampled" and config.node_aggregator != "mean",
+            f"node-aggregator must be 'mean' with upload = 'sampled', got {config.node_aggregator!r}: a row that was not drawn is "
+            "no vote for zero",
+        ),
+        (
+            config.upload == "sampled" and (config.strategy != "fastpfrec" or config.server_step == "posterior"),
+            "upload must be 'dense' or 'sparse' with another strategy than fastpfrec or server-step = 'posterior', got "
+            "'sampled': they would take the mean over the drawn rows for the mean over all clients",
         ),
         (
             config.perturbation == "randomised-response" and config.keep_prob <= config.perturbation_prob,
@@ -347,6 +362,10 @@ def _attack_rules(config: RunConfig) -> Rules:
         (
             config.attacked and config.counted,
             f"popularity-weight must be 0.0 with an attack, got {config.popularity_weight}: no attack lies about counts",
+        ),
+        (
+            config.attacked and config.upload == "sampled",
+            "attack and node-attack must be 'none' with upload = 'sampled': what liars forge lies on rows of their choice",
         ),
         (
             config.attacked and (config.noise == "gaussian" or config.secure_sum),

@@ -53,6 +53,7 @@ def protections() -> list[Protection]:
         ),
         Protection("sparse, false items, lambda 0.1", _laplace(0.1, perturbation="relative", upload="sparse")),
         Protection("sparse, false items, lambda 1", _laplace(1.0, perturbation="relative", upload="sparse")),
+        Protection("a tenth of the rows by lot, false items, lambda 0.1", _laplace(0.1, perturbation="relative", upload="sampled")),
         Protection("dense, lambda 0.1", _laplace(0.1, perturbation="none", upload="dense")),
         Protection("dense, false items, lambda 0.1 (paper)", _laplace(0.1, perturbation="relative", upload="dense")),
         Protection("dense, false items, lambda 1", _laplace(1.0, perturbation="relative", upload="dense")),

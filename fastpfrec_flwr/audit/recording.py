@@ -129,9 +129,13 @@ class Recorder:
                 continue
             mine = slice(points.uploads.pointer[client], points.uploads.pointer[client + 1])
             rows, values = points.uploads.rows[mine], points.uploads.values[mine, :k]
-            scores = interaction_scores(values, np.ones(len(rows), np.bool_), self._config.num_negatives)
+            # A sparse upload has touched rows alone; of those drawn by lot most were not touched.
+            sparse = self._config.upload == "sparse"
+            moved = np.ones(len(rows), np.bool_) if sparse else touched_rows(values, noise)
+            arrived = 1.0 if sparse else self._config.sampled_share
+            scores = interaction_scores(values, moved, self._config.num_negatives * arrived)
             touched = np.zeros(self._num_items, np.bool_)
-            touched[rows] = True
+            touched[rows[moved]] = True
             # What did not travel was not touched: it is less likely an item of the user's than anything that did.
             whole = np.full(self._num_items, scores.min() - 1.0)
             whole[rows] = scores

@@ -28,6 +28,7 @@ from fastpfrec_flwr.privacy.mechanism import (
     NoNoise,
     SendsNothing,
 )
+from fastpfrec_flwr.privacy.sampled_rows import SampledRows
 
 
 def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
@@ -42,6 +43,8 @@ def build_mechanism(config: RunConfig, threads: int) -> Mechanism:
         "gaussian": GaussianMechanism(clip, scale, dense, threads, config.secure_sum),
     }
     mechanism = mechanisms[config.noise]
+    if config.upload == "sampled":
+        mechanism = SampledRows(mechanism, config.sampled_share, threads)
     if config.upload_precision == "int8":
         return EightBits(mechanism)
     return HalfPrecision(mechanism) if config.upload_precision == "float16" else mechanism

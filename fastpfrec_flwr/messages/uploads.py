@@ -103,6 +103,7 @@ def decode_uploads(
     precision: str = "float32",
     table_version: int | None = None,
     noise_kind: str = LAPLACE,
+    rows_each: int | None = None,
 ) -> DecodedUploads:
     """Read what `encode_uploads` wrote.
 
@@ -112,7 +113,7 @@ def decode_uploads(
     num_items, embedding_dim : shape of the table. cover_scale : noise that simulated dense uploads still lack, or 0.
     precision : float32, or float16 or int8 where the run asks for it; they are float32 from here on.
     table_version : of the table that was sent; None takes any.
-    noise_kind : law of the noise, see `privacy.laws`.
+    noise_kind : law of the noise, see `privacy.laws`. rows_each : how many rows every client must bring; None is any number.
 
     Raises
     ------
@@ -160,6 +161,8 @@ def decode_uploads(
     if claimed != cover_scale:
         # Without cover the rows are all there is, so they must be the whole table: then no cover is left to draw.
         faults[(faults == 0) & (np.diff(pointer) != num_items)] = 6
+    if rows_each is not None:
+        faults[(faults == 0) & (np.diff(pointer) != rows_each)] = 7
     uploads = Uploads(nonces, pointer, rows, values, cover_scale, noise_kind).with_norms(norms)
     if faults.any():
         uploads = select_clients(uploads, np.flatnonzero(faults == 0))
@@ -184,6 +187,7 @@ _FAULTS = {
     4: "values not finite",
     5: f"values beyond +-{LARGEST_VALUE:g}",
     6: "rows missing from a dense upload without cover noise",
+    7: "more or fewer rows than are drawn by lot",
 }
 
 

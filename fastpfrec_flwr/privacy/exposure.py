@@ -22,6 +22,7 @@ from fastpfrec_flwr.privacy.ledger import UploadGuarantee, sensitivity, unprotec
 from fastpfrec_flwr.privacy.lines import DEFAULT_DELTA, INTERACTION, Ledger, Line, Setting, user_adjacency
 from fastpfrec_flwr.privacy.masking import group_threshold
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
+from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 
 
 def upload_costs(config: RunConfig, num_items: int) -> tuple[Cost, Cost, str]:
@@ -32,9 +33,10 @@ def upload_costs(config: RunConfig, num_items: int) -> tuple[Cost, Cost, str]:
     scale, kind = config.effective_noise_scale, config.noise_kind
     apart = sensitivity(
         config.row_clip, config.clip_norm, config.clip_kind == "l1", config.coordinate_clip,
-        num_items, config.embedding_dim, config.adjacency == "zero-out",
+        rows_in_upload(config.upload, config.sampled_share, num_items), config.embedding_dim,
+        config.adjacency == "zero-out",
     )  # fmt: skip
-    reason = unprotected(scale, config.upload == "dense")
+    reason = unprotected(scale, config.upload != "sparse")
     if not reason and math.isinf(apart.l2):
         reason = apart.l2_reason
     if reason:
@@ -191,7 +193,7 @@ class _UploadLines:
         honest, plain = self._honest(), "sees what the nodes make of the uploads: no more than those"
         if not self._sums_only:
             best = min(self.single, self._mixed(), key=lambda bound: bound.epsilon)
-            plain += "; as a sum of many noises it counts only with check = 'none' and node-aggregator = 'mean'"
+            plain += "; as a sum of many noises it counts only with check = 'none', node-aggregator = 'mean' and dense uploads"
             return (
                 self.line("server", "one round", self.one, honest, plain),
                 self.line("server", self.whole, best, honest, plain),
@@ -210,7 +212,9 @@ class _UploadLines:
     @property
     def _sums_only(self) -> bool:
         """Whether what leaves a node is a plain sum of its clients' uploads, whatever they hold."""
-        return self.config.check == "none" and self.config.node_aggregator == "mean"
+        # A row that was not drawn has no noise of that client's: of sampled uploads only the user's own counts.
+        plain = self.config.check == "none" and self.config.node_aggregator == "mean"
+        return plain and self.config.upload != "sampled"
 
     def _of_sums(self, clients: int) -> str:
         return f"sees sums over at least {clients} clients with noise of their own"

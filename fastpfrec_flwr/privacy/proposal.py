@@ -10,6 +10,7 @@ from fastpfrec_flwr.config import ConfigError, RunConfig
 from fastpfrec_flwr.privacy.exposure import build_ledger, upload_costs
 from fastpfrec_flwr.privacy.laws import NoiseLaw
 from fastpfrec_flwr.privacy.lines import Line, Setting
+from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 
 # Beyond this noise nothing is left of any table; whatever needs more has no answer here.
 _LARGEST_NOISE = 1e9
@@ -103,7 +104,9 @@ def propose_noise(setting: Setting, target: float, observer: str = "trusted node
     # Twice the clip over the scale is sqrt(2 rho), or once the clip where the other upload is zero.
     apart = math.sqrt(2 * cost.rho) * proposed.config.effective_noise_scale
     clip = apart if setting.config.adjacency == "zero-out" else apart / 2
-    signal = clip / math.sqrt(setting.num_items * setting.config.embedding_dim)
+    config = setting.config
+    rows = rows_in_upload(config.upload, config.sampled_share, setting.num_items)
+    signal = clip / math.sqrt(rows * config.embedding_dim)
     law = NoiseLaw(proposed.config.noise_kind, proposed.config.effective_noise_scale)
     return Proposal(target, noise_scale, line, signal, law.deviation, _changes(proposed, observer))
 

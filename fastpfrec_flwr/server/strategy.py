@@ -25,6 +25,7 @@ from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
+from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
 from fastpfrec_flwr.server.average import healthy_nodes
@@ -192,6 +193,7 @@ class FastPFRec(Strategy):
                     self._config.upload_precision,
                     version,
                     noise_kind=self._config.noise_kind,
+                    rows_each=self._rows_each,
                 )
             except RefusedError as error:
                 refused.append(str(error))
@@ -217,6 +219,14 @@ class FastPFRec(Strategy):
     @property
     def _cover_scale(self) -> float:
         return self._config.effective_noise_scale if self._config.upload == "dense" else 0.0
+
+    @property
+    def _rows_each(self) -> int | None:
+        """How many rows each upload must bring, where their number is fixed."""
+        config = self._config
+        if config.upload != "sampled":
+            return None
+        return rows_in_upload(config.upload, config.sampled_share, len(self.state.item_table))
 
     def _fresh(self, uploads: Uploads, seen: set[int], refused: list[str]) -> Uploads:
         """Leave out uploads that came twice or were replayed from the last round."""
@@ -259,6 +269,8 @@ class FastPFRec(Strategy):
             change = self._aggregator.combine(
                 means, len(table), config.upload_width, config.seed, server_round, self._threads
             )
+            if config.upload == "sampled":
+                change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
             if config.counted:
                 self._count(change[:, -1], sum(mean.clients for mean in means))
                 change = np.ascontiguousarray(change[:, :-1])

@@ -9,7 +9,8 @@ from cohorts import make_node, make_parts, make_shard, make_table, order, run_co
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.participation import round_users
 from fastpfrec_flwr.client.state import ClientState, StateError
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, NoNoise
+from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
+from fastpfrec_flwr.privacy.sampled_rows import SampledRows
 
 USERS, ITEMS, K = 30, 80, 8
 PARTS = make_parts(USERS, ITEMS)
@@ -24,6 +25,7 @@ def config_of(**changes):
 CONFIGS = {
     "default": {},
     "sparse": {"upload": "sparse"},
+    "sampled": {"upload": "sampled"},
     "per-positive": {"negatives": "per-positive"},
     "adam": {"local_optimizer": "adam"},
     "ccl": {"loss": "ccl", "unit_rows": True},
@@ -46,7 +48,9 @@ def run(tmp_path, config, num_partitions, rounds=3, poison=None, phase="train", 
     found, vectors = [], {}
     for partition in range(num_partitions):
         shard = make_shard(PARTS, ITEMS, partition, num_partitions, poison)
-        mechanism = LaplaceMechanism(Clip(32.0, 0.0), 0.1, config.upload == "dense", threads)
+        mechanism: Mechanism = LaplaceMechanism(Clip(32.0, 0.0), 0.1, config.upload == "dense", threads)
+        if config.upload == "sampled":
+            mechanism = SampledRows(mechanism, 0.3, threads)
         path = tmp_path / f"{num_partitions}-{poison}-{phase}-{threads}" / f"{partition}.sqlite3"
         node = make_node(path, config, shard, USERS, mechanism, threads=threads)
         for server_round in range(1, rounds + 1):
