@@ -48,7 +48,7 @@ def build_check(config: RunConfig) -> Check:
         "none": NoCheck(),
         "paper": PaperCheck(mu, nu),
         "clients": ClientsCheck(mu, nu, clip),
-        "absolute": AbsoluteCheck(clip, nu),
+        "absolute": AbsoluteCheck(clip),
     }
     return checks[config.check]
 
@@ -131,7 +131,6 @@ def build_tier(
         aggregator,
         roster,
         AlignmentCheck(config.alignment_z_threshold, threads) if aligned else NoCrossCheck(),
-        config.outlier_ratio_threshold,
         config.row_clip if ours else 0.0,
         config.node_aggregator == "mean",
     )

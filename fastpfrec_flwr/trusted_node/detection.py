@@ -245,13 +245,14 @@ class PaperCheck:
 
 @dataclass(frozen=True)
 class ClientsCheck:
-    """Isolates single clients, and the node above a share nu of them.
+    """Isolates single clients, and the node where the comparison with each other finds more than a share nu of them.
 
-    A client is out if the robust z of its *log* distance exceeds mu (users differ so much in activity that honest distances
-    are close to lognormal: on the plain distance the same mu isolates 5 to 14 % of the honest clients, the active ones), or if
-    it sends what no honest client can: more than the clip of whole uploads allows, where there is one, less than the noise that
-    every honest upload carries, or a row beyond the clip of rows. Small changes harm nobody; small forgeries that many send alike
-    are the alignment check's.
+    Out is who sends what no honest client can: more than the clip of whole uploads allows, where there is one, less than the
+    noise that every honest upload carries, or a row beyond the clip of rows. That needs no honest majority and casts no doubt on
+    the others, however many it finds. Of the rest a client is out if the robust z of its *log* distance among them exceeds mu (users
+    differ so much in activity that honest distances are close to lognormal: on the plain distance the same mu isolates 5 to
+    14 % of the honest clients, the active ones). Small changes harm nobody; small forgeries that many send alike are the
+    alignment check's.
     """
 
     threshold: float
@@ -260,6 +261,20 @@ class ClientsCheck:
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
+        outliers = impossible(distances)
+        if self.clip_norm > 0:
+            outliers |= beyond_clip(distances, self.clip_norm)
+        if not outliers.any():
+            found = self._stand_out(distances)
+        elif outliers.all():
+            return Verdict(outliers, True)
+        else:
+            found = self._stand_out(distances.of(np.flatnonzero(~outliers)))
+        isolated = bool(found.mean() > self.outlier_ratio)
+        outliers[~outliers] = found
+        return Verdict(outliers | isolated, isolated)
+
+    def _stand_out(self, distances: Distances) -> NDArray[np.bool_]:
         # Below the resolution a distance is noise; it also keeps the logarithm finite.
         corrected, floor = distances.corrected, max(distances.resolution, 1e-12)
         middle = median(corrected)
@@ -268,11 +283,8 @@ class ClientsCheck:
         blur = 0.5 * math.log((math.hypot(middle, floor) + floor) / (middle + floor))
         if self.clip_norm > 0:
             blur = max(blur, LEAST_SPREAD)
-        outliers = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
-        if self.clip_norm > 0:
-            outliers |= beyond_clip(distances, self.clip_norm)
-        outliers |= impossible(distances)
-        return _isolate(outliers, self.outlier_ratio)
+        found: NDArray[np.bool_] = robust_z_scores(np.log(corrected + floor), blur) > self.threshold
+        return found
 
 
 @dataclass(frozen=True)
@@ -280,11 +292,11 @@ class AbsoluteCheck:
     """Isolates whoever exceeds what an honest client can send, or lacks its noise; needs no honest majority in the node."""
 
     clip_norm: float
-    outlier_ratio: float
 
     def examine(self, distances: Distances) -> Verdict:
         """See the class."""
-        return _isolate(beyond_clip(distances, self.clip_norm) | impossible(distances), self.outlier_ratio)
+        outliers = beyond_clip(distances, self.clip_norm) | impossible(distances)
+        return Verdict(outliers, bool(outliers.all()))
 
 
 def beyond_clip(distances: Distances, clip_norm: float) -> NDArray[np.bool_]:
@@ -317,8 +329,3 @@ def without_noise(distances: Distances) -> NDArray[np.bool_]:
     """
     flags: NDArray[np.bool_] = distances.squared < distances.noise_mean - QUIET_MARGIN * distances.noise_sd
     return flags
-
-
-def _isolate(outliers: NDArray[np.bool_], outlier_ratio: float) -> Verdict:
-    isolated = bool(outliers.mean() > outlier_ratio)
-    return Verdict(outliers | isolated, isolated)

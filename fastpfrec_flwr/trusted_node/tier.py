@@ -89,7 +89,6 @@ class TrustedNodes:
     roster : who of the nodes is there, and which of them an upload goes to.
     cross_check : compares the clients that `check` left with each other. plain_means : whether the aggregator is the plain mean,
         which it needs; otherwise that is taken on the side.
-    outlier_ratio : share of clients that both checks may leave out before the whole node is isolated.
     row_clip : L2 bound of a row of an honest upload that `check` is to know of; 0 is none.
     """
 
@@ -102,7 +101,6 @@ class TrustedNodes:
     aggregator: Aggregator = Mean()  # noqa: RUF009 - frozen and without state
     roster: Roster = AllThere()  # noqa: RUF009 - frozen and without state
     cross_check: CrossCheck = NoCrossCheck()  # noqa: RUF009 - frozen and without state
-    outlier_ratio: float = 1.0
     row_clip: float = 0.0
     plain_means: bool = True
 
@@ -166,8 +164,8 @@ class TrustedNodes:
             if pulling.any():
                 out = judged[place].out.copy()
                 out[~out] = pulling
-                isolated = bool(out.mean() > self.outlier_ratio)
-                judged[place] = replace(judged[place], out=out | isolated, isolated=isolated, mean=None)
+                # Judged by the scale of all nodes, so the others of the node are as good as before.
+                judged[place] = replace(judged[place], out=out, isolated=bool(out.all()), mean=None)
                 changed.append(place)
         return changed
 

@@ -153,7 +153,7 @@ CHECKS = {
     "paper": PaperCheck(3.5, 0.25),
     "clients": ClientsCheck(3.5, 0.4),
     "clients with clip": ClientsCheck(3.5, 0.4, 12.0),
-    "absolute": AbsoluteCheck(12.0, 0.4),
+    "absolute": AbsoluteCheck(12.0),
 }
 EVERYBODY = "everybody"
 # scenario -> distances, and per check who is out (EVERYBODY: the node is isolated)
@@ -177,11 +177,21 @@ SCENARIOS = {
     ),
     "attackers above nu": (
         [10, 10.5, 9.5, 10.2, 9.8, 9.9, 100, 200, 300, 400, 500],
-        {"none": [], "paper": EVERYBODY, "clients": EVERYBODY, "clients with clip": EVERYBODY, "absolute": EVERYBODY},
+        {
+            "none": [], "paper": EVERYBODY, "clients": EVERYBODY, "clients with clip": [6, 7, 8, 9, 10],
+            "absolute": [6, 7, 8, 9, 10],
+        },
     ),
     "an attacker majority hides from the median, not from the clip": (
         [10, 9, 100, 101, 102, 103, 99],
-        {"none": [], "paper": EVERYBODY, "clients": [], "clients with clip": EVERYBODY, "absolute": EVERYBODY},
+        {"none": [], "paper": EVERYBODY, "clients": [], "clients with clip": [2, 3, 4, 5, 6], "absolute": [2, 3, 4, 5, 6]},
+    ),
+    "impossible ones do not hide those that stand out among the rest": (
+        [*HONEST, 100, 900, 900, 900, 900],
+        {
+            "none": [], "paper": EVERYBODY, "clients": EVERYBODY, "clients with clip": [7, 8, 9, 10, 11],
+            "absolute": [7, 8, 9, 10, 11],
+        },
     ),
     "small changes harm nobody": (
         [*HONEST, 0.01],
@@ -218,9 +228,11 @@ def test_order_decides_nothing(check):
 
 
 def test_exactly_nu_isolates_no_node():
-    verdict = AbsoluteCheck(1.0, 0.5).examine(noiseless(0.5, 0.5, 9, 9))
-    assert not verdict.node_isolated
-    assert verdict.outliers.tolist() == [False, False, True, True]
+    """The paper's rule with a quarter out; ours with four of ten."""
+    apart = noiseless(10, 10.5, 9.5, 10.2, 9.8, 9.9, 100, 200, 300, 400)
+    assert ClientsCheck(3.5, 0.4).examine(apart).outliers.tolist() == [False] * 6 + [True] * 4
+    assert ClientsCheck(3.5, 0.4).examine(apart).node_isolated is False
+    assert ClientsCheck(3.5, 0.39).examine(apart).node_isolated is True
     assert PaperCheck(3.5, 0.25).examine(noiseless(10, 10.1, 9.9, 50)).node_isolated is False
 
 
@@ -323,7 +335,7 @@ def test_an_upload_without_its_noise_is_seen_in_a_node_full_of_them():
     bare = np.full(shape[1:], 0.07, np.float32)
     quiet = upload_distances(np.tile(bare, (9, 1)), np.arange(10) * 400, scale, 0.0, 400, np.arange(9, dtype=np.uint64))
     mixed = Distances(np.concatenate([distances.squared[:1], quiet.squared]), distances.noise_mean, distances.noise_sd)
-    for check in (ClientsCheck(5.0, 1.0, 10.0), AbsoluteCheck(10.0, 1.0)):
+    for check in (ClientsCheck(5.0, 1.0, 10.0), AbsoluteCheck(10.0)):
         assert check.examine(mixed).outliers.tolist() == [False] + [True] * 9
         assert not check.examine(distances).outliers.any()
 
@@ -335,7 +347,7 @@ def test_a_row_beyond_the_clip_of_rows():
     distances = dense_of(changes, 0.1)
     assert not distances.row_beyond.any()
     changes[7, 5, 2] = 4.0
-    for check in (ClientsCheck(5.0, 1.0, 1000.0), AbsoluteCheck(1000.0, 1.0)):
+    for check in (ClientsCheck(5.0, 1.0, 1000.0), AbsoluteCheck(1000.0)):
         assert np.flatnonzero(check.examine(dense_of(changes, 0.1)).outliers).tolist() == [7]
     assert Distances.joined([distances, distances]).row_beyond.tolist() == [False] * 400
     assert distances.of(np.array([3])).row_beyond.tolist() == [False]

@@ -183,7 +183,7 @@ def test_assignment_depends_on_the_nonce_alone():
 
 # ---- the tier --------------------------------------------------------------------------------------------------------
 
-CHECKS = [NoCheck(), PaperCheck(2.0, 0.1), ClientsCheck(2.0, 0.4), AbsoluteCheck(5.0, 0.5)]
+CHECKS = [NoCheck(), PaperCheck(2.0, 0.1), ClientsCheck(2.0, 0.4), AbsoluteCheck(5.0)]
 
 
 @pytest.mark.parametrize("cover", [0.0, 0.1])
@@ -228,7 +228,7 @@ def test_the_isolated_are_not_in_the_mean():
 
 def test_all_isolated_is_no_mean():
     uploads = round_of(30)
-    reports = TrustedNodes(4, AbsoluteCheck(1e-3, 0.5), 0.0, seed=1).collect([uploads], ITEMS, 1)
+    reports = TrustedNodes(4, AbsoluteCheck(1e-3), 0.0, seed=1).collect([uploads], ITEMS, 1)
     assert len(reports) == 4
     for report in reports:
         assert report.mean is None
