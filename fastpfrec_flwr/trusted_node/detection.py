@@ -248,11 +248,11 @@ class ClientsCheck:
     """Isolates single clients, and the node where the comparison with each other finds more than a share nu of them.
 
     Out is who sends what no honest client can: more than the clip of whole uploads allows, where there is one, less than the
-    noise that every honest upload carries, or a row beyond the clip of rows. That needs no honest majority and casts no doubt on
-    the others, however many it finds. Of the rest a client is out if the robust z of its *log* distance among them exceeds mu (users
-    differ so much in activity that honest distances are close to lognormal: on the plain distance the same mu isolates 5 to
-    14 % of the honest clients, the active ones). Small changes harm nobody; small forgeries that many send alike are the
-    alignment check's.
+    noise that every honest upload carries, or a row beyond the clip of rows. That needs no honest majority and casts no doubt
+    on the others, however many it finds. Of the rest a client is out if the robust z of its *log* distance among them exceeds
+    mu (users differ so much in activity that honest distances are close to lognormal: on the plain distance the same mu
+    isolates 5 to 14 % of the honest clients, the active ones). Small changes harm nobody; small forgeries that many send alike
+    are the alignment check's.
     """
 
     threshold: float
