@@ -50,12 +50,12 @@ class GraphSettings:
     layers: int = 3
     epochs: int = 120
     every: int = 20
-    patience: int = 2
+    patience: int = 3
     batches: int = 4
     learning_rate: float = 0.03
-    l2: float = 1e-3
+    l2: float = 1e-4
     drop: float = 0.1
-    contrast: float = 0.2
+    contrast: float = 0.1
     temperature: float = 0.2
     contrast_pairs: int = 1024
     noise: float = 0.2
@@ -77,10 +77,10 @@ def default_settings(kind: Kind, seed: int = 1, device: str = "cpu") -> GraphSet
     """What each model is run with; docs/baselines.md says what was tried."""
     base = GraphSettings(seed=seed, device=device)
     changes: dict[Kind, dict[str, Any]] = {
-        "mf": {"layers": 0},
+        "mf": {"layers": 0, "learning_rate": 0.05, "l2": 1e-2},
         "lightgcn": {},
-        "sgl": {"contrast": 0.1},
-        "xsimgcl": {"contrast": 0.2},
+        "sgl": {"epochs": 60, "contrast": 0.03},
+        "xsimgcl": {"epochs": 60, "contrast": 0.1, "temperature": 0.15},
     }
     return replace(base, **changes[kind])
 
