@@ -268,3 +268,24 @@ def test_epochs_are_chosen_on_validation_and_the_test_learns_from_both():
         unseen = split.validation.items[split.validation.indptr[user] : split.validation.indptr[user + 1]]
         assert not set(lists["validation"][user]) & set(seen)
         assert not set(lists["test"][user]) & (set(seen) | set(unseen))
+
+
+@pytest.mark.parametrize("kind", ["mf", "lightgcn", "sgl"])
+def test_a_training_by_torch_alone_goes_the_same_way(kind, monkeypatch):
+    """What runs on an accelerator: sparse products and BPR of torch (XSimGCL's noise is drawn by the device there)."""
+    from fastpfrec_flwr.baselines import central_graph
+
+    settings = GraphSettings(embedding_dim=8, layers=0 if kind == "mf" else 2, epochs=3)
+    pairs = sparse.csr_array((np.random.default_rng(2).random((20, 15)) < 0.3).astype(np.float32))
+    ours = train(pairs, kind, settings)
+    thinned = Graph.thinned
+    monkeypatch.setattr(central_graph, "bpr", torch_bpr)
+
+    def with_matrix(graph, kept, device):
+        found = thinned(graph, kept, device)
+        return replace(found, matrix=found.as_torch("cpu"))
+
+    monkeypatch.setattr(Graph, "thinned", with_matrix)
+    theirs = train(pairs, kind, settings)
+    np.testing.assert_allclose(ours.users, theirs.users, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(ours.items, theirs.items, rtol=1e-3, atol=1e-4)
