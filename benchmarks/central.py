@@ -16,6 +16,6 @@ def lightgcn(config: RunConfig, batch: int) -> Training:
     """LightGCN on a configuration's data; with `batch`, in steps of so many pairs."""
     split = prepare(config.data_set, config.data_dir or None, split_settings(config)).load()
     pairs = history_matrix(split, "validation")
-    settings = default_settings("lightgcn", config.seed, build_device(config.device))
+    settings = default_settings("lightgcn", config.seed, build_device(config.device), pairs.nnz)
     batches = max(1, round(pairs.nnz / batch)) if batch else settings.batches
     return Training(pairs, "lightgcn", replace(settings, batches=batches))

@@ -31,6 +31,13 @@ from fastpfrec_flwr.randomness import derive_generator, stream_key
 Kind = Literal["mf", "lightgcn", "sgl", "xsimgcl"]
 # Adam divides by the gradients' size plus this. A row's gradient in a mean over a large batch can be as small as the usual 1e-8.
 _EPSILON = 1e-12
+# Large data sets take longer steps and more of them.
+_MANY_PAIRS = 400_000
+_LARGE: dict[Kind, dict[str, Any]] = {
+    "lightgcn": {"learning_rate": 0.05, "epochs": 200, "every": 50},
+    "sgl": {"learning_rate": 0.05},
+    "xsimgcl": {"learning_rate": 0.05},
+}
 
 
 @dataclass(frozen=True)
@@ -73,8 +80,8 @@ class Trained:
     epochs: int
 
 
-def default_settings(kind: Kind, seed: int = 1, device: str = "cpu") -> GraphSettings:
-    """What each model is run with; docs/baselines.md says what was tried."""
+def default_settings(kind: Kind, seed: int = 1, device: str = "cpu", num_pairs: int = 0) -> GraphSettings:
+    """What each model is run with on so many pairs; docs/baselines.md says what was tried."""
     base = GraphSettings(seed=seed, device=device)
     changes: dict[Kind, dict[str, Any]] = {
         "mf": {"layers": 0, "learning_rate": 0.05, "l2": 1e-2},
@@ -82,7 +89,8 @@ def default_settings(kind: Kind, seed: int = 1, device: str = "cpu") -> GraphSet
         "sgl": {"epochs": 60, "contrast": 0.03},
         "xsimgcl": {"epochs": 60, "contrast": 0.1, "temperature": 0.15},
     }
-    return replace(base, **changes[kind])
+    settings = replace(base, **changes[kind])
+    return replace(settings, **_LARGE.get(kind, {})) if num_pairs >= _MANY_PAIRS else settings
 
 
 def graph_top_k(

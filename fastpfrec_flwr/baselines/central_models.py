@@ -61,7 +61,8 @@ def central_lists(model: str, split: SplitLike, seed: int = 1, device: str = "cp
         from fastpfrec_flwr.baselines.central_graph import Kind, default_settings, graph_top_k
 
         kind: Kind = model  # type: ignore[assignment]
-        lists, epochs = graph_top_k(split, kind, default_settings(kind, seed, device))
+        settings = default_settings(kind, seed, device, int(split.train.indptr[-1]))
+        lists, epochs = graph_top_k(split, kind, settings)
         return Lists(lists, epochs, f"{epochs} epochs")
     raise ConfigError(f"a central model must be one of {', '.join(CENTRAL)}, got {model!r}")
 

@@ -61,7 +61,7 @@ def test_a_model_finds_the_colour_of_the_square(model, monkeypatch):
         short = GraphSettings(embedding_dim=16, layers=2, epochs=30, every=5, batches=4, learning_rate=0.05)
         if model == "mf":
             short = replace(short, embedding_dim=8, layers=0, epochs=60, every=20, batches=8, learning_rate=0.05)
-        monkeypatch.setattr(central_graph, "default_settings", lambda kind, seed, device: short)
+        monkeypatch.setattr(central_graph, "default_settings", lambda *arguments: short)
     split = checkerboard()
     lists = central_lists(model, split)
     # What is left of a user's colour: its validation and test items, and of the test alone two.
