@@ -34,7 +34,7 @@ _EPSILON = 1e-12
 # Large data sets take longer steps and more of them.
 _MANY_PAIRS = 400_000
 _LARGE: dict[Kind, dict[str, Any]] = {
-    "lightgcn": {"learning_rate": 0.05, "epochs": 200, "every": 50},
+    "lightgcn": {"learning_rate": 0.05, "epochs": 200, "every": 50, "l2": 1e-4},
     "sgl": {"learning_rate": 0.05},
     "xsimgcl": {"learning_rate": 0.05},
 }
@@ -85,7 +85,7 @@ def default_settings(kind: Kind, seed: int = 1, device: str = "cpu", num_pairs: 
     base = GraphSettings(seed=seed, device=device)
     changes: dict[Kind, dict[str, Any]] = {
         "mf": {"layers": 0, "learning_rate": 0.05, "l2": 1e-2},
-        "lightgcn": {},
+        "lightgcn": {"l2": 1e-3},
         "sgl": {"epochs": 60, "contrast": 0.03},
         "xsimgcl": {"epochs": 60, "contrast": 0.1, "temperature": 0.15},
     }
