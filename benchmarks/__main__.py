@@ -1,6 +1,7 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | evaluation | check | memory | growth | startup | flwr | repeats | compare`.
+`python -m benchmarks round | phases | reference | central | evaluation | check | memory | growth | startup | flwr | repeats`, and
+`compare`.
 """
 
 from __future__ import annotations
@@ -133,6 +134,49 @@ def reference(
         times_faster = float(np.median(loop[1:]) / np.median(kernels[1:]))
         typer.echo(f"{data_set}: the cohort takes 1/{times_faster:.0f} of the time")
     report("reference", figures, output)
+
+
+@app.command()
+def central(
+    data_dir: DataDir = "",
+    data_sets: str = "gowalla-100k,gowalla-1m",
+    clients: int = 256,
+    repeats: int = 5,
+    batch: Annotated[int, typer.Option(help="Pairs of a central step; 0: a quarter of all, as it is run.")] = 0,
+    threads: int = 0,
+    processor: Annotated[bool, typer.Option(help="Of the processor instead of the clock: for a busy machine.")] = False,
+    output: Output = "",
+) -> None:
+    """Milliseconds of an epoch of central LightGCN (3 layers, every train pair once), beside a round and a pass over all users."""
+    import torch
+
+    from benchmarks.central import lightgcn
+    from fastpfrec_flwr.parallel import available_threads
+
+    given = available_threads(threads)
+    torch.set_num_threads(given)
+    clock = time.process_time if processor else time.perf_counter
+    figures = []
+    for data_set in data_sets.split(","):
+        config = configuration(data_set, data_dir, clients_per_round=clients, threads=given)
+        epochs, rounds = [], []
+        model = lightgcn(config, batch)
+        with training(config, 2) as (strategy, grid):
+            for number in range(1, repeats + 2):  # in turn: a slow moment of the machine hits both
+                began = clock()
+                model.run_epoch()
+                middle = clock()
+                strategy.run_round(grid, number)
+                epochs.append(middle - began)
+                rounds.append(clock() - middle)
+        passes = [each * model.graph.num_users / clients for each in rounds]
+        for kind, count, times in (
+            ("central epoch", model.settings.batches, epochs),
+            ("round", 1, rounds),
+            ("rounds of all users", -(-model.graph.num_users // clients), passes),
+        ):
+            figures.append({"data_set": data_set, "kind": kind, "steps": count, **spread(times[1:])})
+    report("central", figures, output)
 
 
 @app.command()

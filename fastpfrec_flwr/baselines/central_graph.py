@@ -2,12 +2,12 @@
 
 - MF with BPR (Rendle et al., UAI 2009): u and i are rows of one table.
 - LightGCN (He et al., SIGIR 2020): final rows are the mean of layers 0 to L of D^(-1/2) A D^(-1/2) E.
-- SGL (Wu et al., SIGIR 2021): plus InfoNCE between two graphs with edges dropped at random, anew in every epoch.
+- SGL (Wu et al., SIGIR 2021): plus InfoNCE between two graphs with edges dropped at random, anew in every step.
 - XSimGCL (Yu et al., TKDE 2023): plus InfoNCE between the final rows and those of one layer of the same noisy propagation.
 
-All with Adam on BPR of (user, own item, item that the user has not), L2 on the rows of the batch, and sparse products: a layer
-costs its edges. The graph is symmetric, so a product's gradient is the same product. The number of epochs is chosen on validation;
-for the test, the model learns anew from train and validation for as many.
+All with Adam on BPR of (user, own item, item that the user has not) and L2 on the rows of the batch. A step propagates the whole
+graph, whatever its batch: so batches are large (a share of all pairs) and steps long, which decay to nothing along a cosine. The
+number of epochs is chosen on validation; for the test, the model learns anew from train and validation for as many.
 """
 
 from __future__ import annotations
@@ -19,16 +19,25 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import sparse
 from torch import Tensor
 
 from fastpfrec_flwr.baselines.central import Phase, SplitLike, history, history_matrix
+from fastpfrec_flwr.baselines.propagation import Graph, bpr, draw_negatives, mean_of_layers, noisy_layers
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
-from fastpfrec_flwr.randomness import derive_generator
+from fastpfrec_flwr.randomness import derive_generator, stream_key
 
 Kind = Literal["mf", "lightgcn", "sgl", "xsimgcl"]
+# Adam divides by the gradients' size plus this. A row's gradient in a mean over a large batch can be as small as the usual 1e-8.
+_EPSILON = 1e-12
+# Large data sets take longer steps and more of them.
+_MANY_PAIRS = 400_000
+_LARGE: dict[Kind, dict[str, Any]] = {
+    "lightgcn": {"learning_rate": 0.05, "epochs": 200, "every": 50, "l2": 1e-4},
+    "sgl": {"learning_rate": 0.05},
+    "xsimgcl": {"learning_rate": 0.05},
+}
 
 
 @dataclass(frozen=True)
@@ -37,23 +46,25 @@ class GraphSettings:
 
     Attributes
     ----------
-    epochs : at most. every : epochs between looks at validation NDCG@20. patience : looks without a better one.
-    batch : pairs per step. l2 : of a pair's rows. drop : share of edges left out in each of SGL's graphs.
-    contrast, temperature : weight and temperature of InfoNCE. noise : length of XSimGCL's noise per layer.
-    contrast_layer : the layer that it holds against the final rows.
+    epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
+    every : epochs between looks at validation NDCG@20. patience : looks without a better one.
+    batches : steps per epoch. l2 : of a pair's rows. drop : share of edges left out in each of SGL's graphs.
+    contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
+    noise : length of XSimGCL's noise per layer. contrast_layer : the layer that it holds against the final rows.
     """
 
     embedding_dim: int = 64
     layers: int = 3
-    epochs: int = 400
-    every: int = 10
-    patience: int = 5
-    batch: int = 2048
-    learning_rate: float = 1e-3
+    epochs: int = 120
+    every: int = 20
+    patience: int = 3
+    batches: int = 4
+    learning_rate: float = 0.03
     l2: float = 1e-4
     drop: float = 0.1
-    contrast: float = 0.2
+    contrast: float = 0.1
     temperature: float = 0.2
+    contrast_pairs: int = 1024
     noise: float = 0.2
     contrast_layer: int = 1
     seed: int = 1
@@ -69,16 +80,17 @@ class Trained:
     epochs: int
 
 
-def default_settings(kind: Kind, seed: int = 1, device: str = "cpu") -> GraphSettings:
-    """What each model is run with; layers and weights as in the papers' code (SELFRec), 3 layers where the literature has them."""
+def default_settings(kind: Kind, seed: int = 1, device: str = "cpu", num_pairs: int = 0) -> GraphSettings:
+    """What each model is run with on so many pairs; docs/baselines.md says what was tried."""
     base = GraphSettings(seed=seed, device=device)
     changes: dict[Kind, dict[str, Any]] = {
-        "mf": {"layers": 0},
-        "lightgcn": {},
-        "sgl": {"contrast": 0.1},
-        "xsimgcl": {"contrast": 0.2},
+        "mf": {"layers": 0, "learning_rate": 0.05, "l2": 1e-2},
+        "lightgcn": {"l2": 1e-3},
+        "sgl": {"epochs": 60, "contrast": 0.03},
+        "xsimgcl": {"epochs": 60, "contrast": 0.1, "temperature": 0.15},
     }
-    return replace(base, **changes[kind])
+    settings = replace(base, **changes[kind])
+    return replace(settings, **_LARGE.get(kind, {})) if num_pairs >= _MANY_PAIRS else settings
 
 
 def graph_top_k(
@@ -94,7 +106,7 @@ def graph_top_k(
     best: dict[str, Any] = {"value": -1.0, "epochs": 0, "lists": None, "stale": 0}
 
     def look(trained: Trained) -> bool:
-        lists = rank_top_k(trained.users, trained.items, history(split, "validation"), top_k=top_k)
+        lists = _lists(trained, split, "validation", top_k)
         value = metrics(metric_sums(lists, truth))["ndcg@20"]
         if value > best["value"]:
             best.update(value=value, epochs=trained.epochs, lists=lists, stale=0)
@@ -103,10 +115,15 @@ def graph_top_k(
         return bool(best["stale"] < settings.patience)
 
     train(history_matrix(split, "validation"), kind, settings, look)
-    fixed = replace(settings, epochs=best["epochs"], every=best["epochs"])
-    final = train(history_matrix(split, "test"), kind, fixed)
-    test = rank_top_k(final.users, final.items, history(split, "test"), top_k=top_k)
-    return {"validation": best["lists"], "test": test}, best["epochs"]
+    # The same steps up to the chosen epoch: the cosine's end stays where it was.
+    chosen = replace(settings, every=best["epochs"])
+    final = train(history_matrix(split, "test"), kind, chosen, lambda trained: False)
+    return {"validation": best["lists"], "test": _lists(final, split, "test", top_k)}, best["epochs"]
+
+
+def _lists(trained: Trained, split: SplitLike, phase: Phase, top_k: int) -> NDArray[np.int32]:
+    masks = history(split, phase)
+    return rank_top_k(trained.users, trained.items, masks, top_k=top_k, threads=torch.get_num_threads())
 
 
 def train(
@@ -116,156 +133,107 @@ def train(
 
     Parameters
     ----------
-    look : called every `settings.every` epochs; training goes on while it says so.
+    look : called every `settings.every` epochs and after the last; training goes on while it says so.
     """
-    generator = derive_generator(settings.seed, "central", kind)
-    num_users, num_items = pairs.shape
-    coo = pairs.tocoo()
-    users, items = coo.coords[0].astype(np.int64), coo.coords[1].astype(np.int64)
-    owned = np.sort(users * num_items + items)
-    shape = (num_users + num_items, settings.embedding_dim)
-    # Xavier, as in the papers' code.
-    bound = np.sqrt(6.0 / sum(shape))
-    table = torch.tensor(generator.uniform(-bound, bound, shape), dtype=torch.float32, device=settings.device)
-    table.requires_grad_()
-    optimiser = torch.optim.Adam([table], lr=settings.learning_rate)
-    graph = normalised_graph(users, items, num_users, num_items, settings.device)
-    noise = torch.Generator(settings.device).manual_seed(int(generator.integers(2**62)))
-    epoch = 0
+    training = Training(pairs, kind, settings)
     for epoch in range(1, settings.epochs + 1):
-        views = (
-            [_thinned(users, items, num_users, num_items, settings, generator) for _ in range(2)]
-            if kind == "sgl"
-            else []
-        )
-        order = generator.permutation(len(users))
-        for first in range(0, len(order), settings.batch):
-            chosen = order[first : first + settings.batch]
-            negatives = draw_negatives(generator, users[chosen], owned, num_items)
-            batch = tuple(
-                torch.from_numpy(each).to(settings.device)
-                for each in (users[chosen], num_users + items[chosen], num_users + negatives)
-            )
-            optimiser.zero_grad(set_to_none=True)
-            _loss(table, graph, views, batch, kind, settings, noise).backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-        last = epoch == settings.epochs
-        if epoch % settings.every == 0 or last:
-            go_on = look(_trained(table, graph, kind, settings, num_users, epoch))
-            if not go_on:
-                break
-    return _trained(table, graph, kind, settings, num_users, epoch)
-
-
-class _Product(torch.autograd.Function):
-    """A symmetric sparse matrix times a dense one."""
-
-    @staticmethod
-    def forward(ctx: Any, graph: Tensor, dense: Tensor) -> Tensor:
-        ctx.graph = graph
-        return graph @ dense
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
-        return None, ctx.graph @ gradients[0]
-
-
-def normalised_graph(
-    users: NDArray[np.int64], items: NDArray[np.int64], num_users: int, num_items: int, device: str
-) -> Tensor:
-    """D^(-1/2) A D^(-1/2) of the graph of users and items, sparse (nodes, nodes); users come first."""
-    nodes = num_users + num_items
-    rows, columns = np.concatenate([users, num_users + items]), np.concatenate([num_users + items, users])
-    roots = 1.0 / np.sqrt(np.maximum(np.bincount(rows, minlength=nodes), 1))
-    matrix: Any = sparse.csr_array((roots[rows] * roots[columns], (rows, columns)), shape=(nodes, nodes))
-    matrix.sort_indices()
-    return torch.sparse_csr_tensor(
-        torch.from_numpy(matrix.indptr.astype(np.int64)),
-        torch.from_numpy(matrix.indices.astype(np.int64)),
-        torch.from_numpy(matrix.data.astype(np.float32)),
-        size=(nodes, nodes),
-        device=device,
-    )
-
-
-def _thinned(
-    users: NDArray[np.int64],
-    items: NDArray[np.int64],
-    num_users: int,
-    num_items: int,
-    settings: GraphSettings,
-    generator: np.random.Generator,
-) -> Tensor:
-    kept = generator.random(len(users)) >= settings.drop
-    return normalised_graph(users[kept], items[kept], num_users, num_items, settings.device)
-
-
-def draw_negatives(
-    generator: np.random.Generator, users: NDArray[np.int64], owned: NDArray[np.int64], num_items: int
-) -> NDArray[np.int64]:
-    """One item that each user has not, uniform, by rejection.
-
-    Parameters
-    ----------
-    owned : ascending user * num_items + item of all pairs that are known.
-    """
-    drawn = generator.integers(num_items, size=len(users))
-    again = np.arange(len(users))
-    for _ in range(100):  # a user with the whole catalogue keeps its last draw
-        keys = users[again] * num_items + drawn[again]
-        place = np.minimum(np.searchsorted(owned, keys), len(owned) - 1)
-        again = again[owned[place] == keys]
-        if not len(again):
+        training.run_epoch()
+        if (epoch % settings.every == 0 or epoch == settings.epochs) and not look(training.trained()):
             break
-        drawn[again] = generator.integers(num_items, size=len(again))
-    return drawn
+    return training.trained()
 
 
-def _layers(
-    table: Tensor, graph: Tensor, layers: int, noise: float = 0.0, source: torch.Generator | None = None
-) -> list[Tensor]:
-    """Layers 1 to L, with XSimGCL's noise on each where asked for."""
-    found, current = [], table
-    for _ in range(layers):
-        current = _Product.apply(graph, current)  # type: ignore[no-untyped-call]
-        if noise > 0:
-            drawn = torch.rand(current.shape, generator=source, device=current.device)
-            drawn = torch.nn.functional.normalize(drawn, dim=1)
-            current = current + torch.sign(current.detach()) * drawn * noise
-        found.append(current)
-    return found
+class Training:
+    """A model in training; see `train` for the arguments."""
 
+    def __init__(self, pairs: Any, kind: Kind, settings: GraphSettings) -> None:
+        self.kind, self.settings = kind, settings
+        self.graph = Graph.of(pairs, settings.device)
+        self.epochs = self.steps = 0
+        self._generator = derive_generator(settings.seed, "central", kind)
+        shape = (self.graph.num_nodes, settings.embedding_dim)
+        # Xavier, as in the papers' code.
+        bound = np.sqrt(6.0 / sum(shape))
+        drawn = self._generator.uniform(-bound, bound, shape)
+        self.table = torch.tensor(drawn, dtype=torch.float32, device=settings.device, requires_grad=True)
+        self._optimiser = torch.optim.Adam([self.table], lr=settings.learning_rate, eps=_EPSILON, fused=True)
 
-def _mean(table: Tensor, layers: list[Tensor], kind: Kind) -> Tensor:
-    """Final rows; XSimGCL leaves layer 0 out of the mean."""
-    return torch.stack(layers if kind == "xsimgcl" else [table, *layers]).mean(dim=0)
+    def run_epoch(self) -> None:
+        """Every pair once, in `settings.batches` steps."""
+        pairs = len(self.graph.users)
+        part = self._generator.permutation(np.arange(pairs) % self.settings.batches)
+        for each in range(self.settings.batches):
+            # In the order of the graph, so that a user's pairs stand together.
+            chosen = np.flatnonzero(part == each)
+            if len(chosen):
+                self._step(chosen)
+        self.epochs += 1
 
+    def trained(self) -> Trained:
+        """The model as it is now, without noise."""
+        with torch.no_grad():
+            final = self._final().cpu().numpy()
+        users, items = final[: self.graph.num_users], final[self.graph.num_users :]
+        return Trained(np.ascontiguousarray(users), np.ascontiguousarray(items), self.epochs)
 
-def _loss(
-    table: Tensor,
-    graph: Tensor,
-    views: list[Tensor],
-    batch: tuple[Tensor, ...],
-    kind: Kind,
-    settings: GraphSettings,
-    source: torch.Generator,
-) -> Tensor:
-    users, items, negatives = batch
-    noisy = settings.noise if kind == "xsimgcl" else 0.0
-    layers = _layers(table, graph, settings.layers, noisy, source)
-    final = _mean(table, layers, kind)
-    difference = (final[users] * (final[items] - final[negatives])).sum(dim=1)
-    loss = -torch.nn.functional.logsigmoid(difference).mean()
-    loss = loss + settings.l2 / 2 * sum((table[rows] ** 2).sum() for rows in batch) / len(users)
-    if kind == "xsimgcl":
-        one, other = final, layers[settings.contrast_layer - 1]
-    elif kind == "sgl":
-        one, other = (_mean(table, _layers(table, view, settings.layers), kind) for view in views)
-    else:
+    def _step(self, chosen: NDArray[np.int64]) -> None:
+        settings, graph = self.settings, self.graph
+        done = self.steps / (settings.epochs * settings.batches)
+        self._optimiser.param_groups[0]["lr"] = settings.learning_rate * (1 + np.cos(np.pi * done)) / 2
+        users, items = graph.users[chosen], graph.items[chosen]
+        triples = (users, items, draw_negatives(graph, users, self._key("negatives")))
+        self._optimiser.zero_grad(set_to_none=True)
+        self._loss(triples).backward()  # type: ignore[no-untyped-call]
+        # L2 of the rows of each triple: of a row as often as it stands there.
+        counts = sum(np.bincount(each, minlength=graph.num_nodes) for each in triples)
+        decay = torch.from_numpy(np.asarray(counts * (settings.l2 / len(chosen)), np.float32)).to(settings.device)
+        assert self.table.grad is not None
+        self.table.grad.addcmul_(decay[:, None], self.table.detach())
+        self._optimiser.step()
+        self.steps += 1
+
+    def _loss(self, triples: tuple[NDArray[np.int32], ...]) -> Tensor:
+        settings = self.settings
+        users, items, negatives = (torch.from_numpy(each).to(settings.device) for each in triples)
+        if self.kind == "xsimgcl":
+            keys = [self._key(f"noise {layer}") for layer in range(settings.layers)]
+            one, other = self._noisy(settings.noise, keys)
+            return bpr(one, users, items, negatives) + self._contrast(one, other, triples)
+        loss = bpr(self._final(), users, items, negatives)
+        if self.kind == "sgl":
+            one, other = (mean_of_layers(self.table, self._thinned(), settings.layers) for _ in range(2))
+            loss = loss + self._contrast(one, other, triples)
         return loss
-    for rows in (torch.unique(users), torch.unique(items)):
-        loss = loss + settings.contrast * info_nce(one[rows], other[rows], settings.temperature)
-    return loss
+
+    def _final(self) -> Tensor:
+        if self.kind == "xsimgcl":
+            return self._noisy(0.0, [])[0]
+        return mean_of_layers(self.table, self.graph, self.settings.layers)
+
+    def _noisy(self, noise: float, keys: list[int]) -> tuple[Tensor, Tensor]:
+        return noisy_layers(self.table, self.graph, self.settings.layers, self.settings.contrast_layer, noise, keys)
+
+    def _thinned(self) -> Graph:
+        kept = self._generator.random(len(self.graph.users)) >= self.settings.drop
+        return self.graph.thinned(kept, self.settings.device)
+
+    def _contrast(self, one: Tensor, other: Tensor, triples: tuple[NDArray[np.int32], ...]) -> Tensor:
+        """Weighted InfoNCE of the users and of the items of some of a batch's pairs."""
+        settings = self.settings
+        some = self._generator.choice(len(triples[0]), min(settings.contrast_pairs, len(triples[0])), replace=False)
+        users, items = (torch.from_numpy(np.unique(each[some])).to(settings.device) for each in triples[:2])
+        rows = torch.cat([users, items])  # one gather: its gradient is a table of all nodes
+        one, other = one.index_select(0, rows), other.index_select(0, rows)
+        return settings.contrast * sum(
+            (
+                info_nce(one[part], other[part], settings.temperature)
+                for part in (slice(0, len(users)), slice(len(users), None))
+            ),
+            torch.zeros((), device=settings.device),
+        )
+
+    def _key(self, purpose: str) -> int:
+        return stream_key(self.settings.seed, "central", self.kind, purpose, self.steps)
 
 
 def info_nce(one: Tensor, other: Tensor, temperature: float) -> Tensor:
@@ -273,10 +241,3 @@ def info_nce(one: Tensor, other: Tensor, temperature: float) -> Tensor:
     one, other = torch.nn.functional.normalize(one, dim=1), torch.nn.functional.normalize(other, dim=1)
     logits = one @ other.T / temperature
     return torch.nn.functional.cross_entropy(logits, torch.arange(len(one), device=one.device))
-
-
-@torch.no_grad()
-def _trained(table: Tensor, graph: Tensor, kind: Kind, settings: GraphSettings, num_users: int, epoch: int) -> Trained:
-    layers = _layers(table, graph, settings.layers)
-    final = _mean(table, layers, kind).cpu().numpy()
-    return Trained(np.ascontiguousarray(final[:num_users]), np.ascontiguousarray(final[num_users:]), epoch)

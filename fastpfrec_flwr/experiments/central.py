@@ -19,6 +19,7 @@ from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
+from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.summary import peak_rss_mb
@@ -39,6 +40,7 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
     -------
     The run folder.
     """
+    keep_freed_memory()  # each step of a model asks for the same tables again
     config = parse_run_config(values)
     folder = RunFolder(Path(config.output_dir))
     began = time.monotonic()

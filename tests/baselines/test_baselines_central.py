@@ -14,15 +14,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
 
 from test_evaluation_central import SMALL, split_of
 
-from fastpfrec_flwr.baselines.central_graph import (
-    GraphSettings,
-    draw_negatives,
-    graph_top_k,
-    info_nce,
-    normalised_graph,
-    train,
-)
+from fastpfrec_flwr.baselines.central_graph import GraphSettings, graph_top_k, info_nce, train
 from fastpfrec_flwr.baselines.central_models import CENTRAL, central_lists, ease_top_k
+from fastpfrec_flwr.baselines.propagation import (
+    Graph,
+    add_noise,
+    bpr,
+    draw_negatives,
+    mean_of_layers,
+    noisy_layers,
+    product,
+    torch_bpr,
+)
 from fastpfrec_flwr.config import ConfigError
 
 USERS, ITEMS = 40, 30
@@ -55,10 +58,10 @@ def test_a_model_finds_the_colour_of_the_square(model, monkeypatch):
     if model in ("mf", "lightgcn", "sgl", "xsimgcl"):
         from fastpfrec_flwr.baselines import central_graph
 
-        short = GraphSettings(embedding_dim=16, layers=2, epochs=30, every=5, batch=128, learning_rate=0.05)
+        short = GraphSettings(embedding_dim=16, layers=2, epochs=30, every=5, batches=4, learning_rate=0.05)
         if model == "mf":
-            short = replace(short, embedding_dim=8, layers=0, epochs=60, every=20, batch=64, learning_rate=0.02)
-        monkeypatch.setattr(central_graph, "default_settings", lambda kind, seed, device: short)
+            short = replace(short, embedding_dim=8, layers=0, epochs=60, every=20, batches=8, learning_rate=0.05)
+        monkeypatch.setattr(central_graph, "default_settings", lambda *arguments: short)
     split = checkerboard()
     lists = central_lists(model, split)
     # What is left of a user's colour: its validation and test items, and of the test alone two.
@@ -98,37 +101,142 @@ def test_an_unknown_model_is_refused():
         central_lists("svd", SMALL)
 
 
+def graph_of(seed=3, users=12, items=9, share=0.4):
+    table = np.random.default_rng(seed).random((users, items)) < share
+    table[:, 0] |= ~table.any(axis=1)
+    return Graph.of(sparse.csr_array(table.astype(np.float32)), "cpu")
+
+
+def dense_of(graph):
+    return graph.as_torch("cpu").to_dense()
+
+
+def rows_of(graph, width=16, seed=1):
+    return torch.randn(graph.num_nodes, width, generator=torch.Generator().manual_seed(seed))
+
+
 def test_the_graph_by_hand():
     # Users 0 {0, 1} and 1 {1}; degrees: users 2, 1, items 1, 2.
-    graph = normalised_graph(np.array([0, 0, 1]), np.array([0, 1, 1]), 2, 2, "cpu").to_dense().numpy()
+    graph = Graph.of(sparse.csr_array(np.array([[1.0, 1.0], [0.0, 1.0]])), "cpu")
     expected = np.zeros((4, 4))
     expected[0, 2], expected[0, 3], expected[1, 3] = 1 / math.sqrt(2), 1 / 2, 1 / math.sqrt(2)
-    np.testing.assert_allclose(graph, expected + expected.T, atol=1e-7)
+    np.testing.assert_allclose(dense_of(graph).numpy(), expected + expected.T, atol=1e-7)
+    # Without the pair (0, 1) everybody has one neighbour at most.
+    thinned = graph.thinned(np.array([True, False, True]), "cpu")
+    expected = np.zeros((4, 4))
+    expected[0, 2] = expected[1, 3] = 1.0
+    np.testing.assert_allclose(dense_of(thinned).numpy(), expected + expected.T, atol=1e-7)
 
 
-def test_a_product_has_the_gradient_of_the_dense_one():
-    from fastpfrec_flwr.baselines.central_graph import _Product
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("width", [3, 16, 40])
+def test_products_are_those_of_torch(threads, width):
+    torch.set_num_threads(threads)
+    graph = graph_of(users=300, items=200, share=0.1)
+    by_torch = replace(graph, matrix=graph.as_torch("cpu"))
+    rows, start = rows_of(graph, width), rows_of(graph, width, seed=2)
+    before = start.clone()
+    torch.testing.assert_close(product(graph, rows), product(by_torch, rows))
+    torch.testing.assert_close(product(graph, rows, start), product(by_torch, rows) + start)
+    assert torch.equal(start, before)
 
-    graph = normalised_graph(np.array([0, 0, 1, 2]), np.array([0, 1, 1, 0]), 3, 2, "cpu")
-    rows = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
-    found = []
-    for product in (_Product.apply, lambda matrix, dense: matrix.to_dense() @ dense):
-        leaf = rows.clone().requires_grad_()
-        (product(graph, product(graph, leaf)) ** 2).sum().backward()
-        found.append(leaf.grad)
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+def test_the_mean_of_layers_and_its_gradient(layers):
+    graph, found = graph_of(), []
+    matrix = dense_of(graph)
+
+    def by_definition(table):
+        current, total = table, table
+        for _ in range(layers):
+            current = matrix @ current
+            total = total + current
+        return total / (layers + 1)
+
+    for mean in (lambda table: mean_of_layers(table, graph, layers), by_definition):
+        leaf = rows_of(graph).requires_grad_()
+        final = mean(leaf)
+        (final**2 * rows_of(graph, seed=5)).sum().backward()
+        found.append((final.detach(), leaf.grad))
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.parametrize("kept", [1, 2, 3])
+def test_noisy_layers_and_their_gradient(kept):
+    """Without noise by autograd; with it, what it adds has no gradient."""
+    graph, found = graph_of(), []
+    matrix = dense_of(graph)
+
+    def by_definition(table):
+        layers = [matrix @ table, matrix @ matrix @ table, matrix @ matrix @ matrix @ table]
+        return sum(layers) / 3, layers[kept - 1]
+
+    for noise, both in (
+        (0.0, by_definition),
+        (0.0, lambda table: noisy_layers(table, graph, 3, kept, 0.0, [1, 2, 3])),
+        (0.3, lambda table: noisy_layers(table, graph, 3, kept, 0.3, [1, 2, 3])),
+    ):
+        leaf = rows_of(graph).requires_grad_()
+        final, middle = both(leaf)
+        ((final + 2 * middle) * rows_of(graph, seed=5)).sum().backward()
+        found.append((final.detach(), middle.detach(), leaf.grad))
+        assert noise == 0.0 or not torch.allclose(final, found[0][0], atol=0.05)
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0][2], found[2][2])
+
+
+def test_noise_has_a_length_and_the_signs_of_its_row():
+    rows = torch.randn(1000, 20, generator=torch.Generator().manual_seed(1))
+    rows[0] = 0.0
+    noisy, again, other = rows.clone(), rows.clone(), rows.clone()
+    add_noise(noisy, 0.2, 7)
+    torch.set_num_threads(2)
+    add_noise(again, 0.2, 7)
+    add_noise(other, 0.2, 8)
+    added = noisy - rows
+    assert torch.equal(noisy, again)
+    assert not torch.equal(noisy, other)
+    assert (added[0] == 0).all()
+    assert (torch.sign(added[1:]) == torch.sign(rows[1:])).all()
+    torch.testing.assert_close(added[1:].norm(dim=1), torch.full((999,), 0.2), rtol=1e-4, atol=1e-5)
+    # Coordinates before scaling are uniform: mean |x| over root mean x^2 is sqrt(3) / 2.
+    assert (added[1:].abs().mean() / added[1:].square().mean().sqrt()).item() == pytest.approx(
+        math.sqrt(3) / 2, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("width", [5, 64])
+def test_bpr_and_its_gradient_are_those_of_torch(width):
+    graph, generator, found = graph_of(users=40, items=30), np.random.default_rng(1), []
+    users = np.sort(generator.integers(40, size=500)).astype(np.int32)
+    items, negatives = ((40 + generator.integers(30, size=500)).astype(np.int32) for _ in range(2))
+    triples = [torch.from_numpy(each) for each in (users, items, negatives)]
+    for threads, function in ((1, torch_bpr), (1, bpr), (2, bpr)):
+        torch.set_num_threads(threads)
+        leaf = (3 * rows_of(graph, width)).requires_grad_()
+        loss = function(leaf, *triples)
+        (2 * loss).backward()
+        found.append((loss.detach(), leaf.grad))
+    torch.testing.assert_close(found[0], found[1])
+    assert torch.equal(found[1][1], found[2][1])
+
+
 def test_negatives_are_what_the_user_has_not_and_otherwise_uniform():
-    generator = np.random.default_rng(0)
-    owned = np.sort(np.array([0 * 10 + 3, 0 * 10 + 4, 1 * 10 + 0]))
-    users = np.repeat([0, 1], 20_000)
-    drawn = draw_negatives(generator, users, owned, 10)
+    table = np.zeros((3, 10))
+    table[0, [3, 4]] = table[1, 0] = 1.0
+    table[2] = 1.0
+    graph = Graph.of(sparse.csr_array(table), "cpu")
+    users = np.repeat(np.array([0, 1, 2], np.int32), [20_000, 20_000, 5])
+    drawn = draw_negatives(graph, users, 11) - 3
     counts = np.bincount(drawn[:20_000], minlength=10)
     assert counts[[3, 4]].sum() == 0
     # Each of 8 items 2,500 times, standard deviation 47.
     assert np.abs(np.delete(counts, [3, 4]) - 2500).max() < 5 * 47
-    assert (drawn[20_000:] != 0).all()
+    assert (drawn[20_000:40_000] != 0).all()
+    assert ((drawn[40_000:] >= 0) & (drawn[40_000:] < 10)).all()
+    torch.set_num_threads(2)
+    assert (draw_negatives(graph, users, 11) - 3 == drawn).all()
+    assert (draw_negatives(graph, users, 12) - 3 != drawn).any()
 
 
 def test_info_nce_by_hand():
@@ -139,9 +247,11 @@ def test_info_nce_by_hand():
 
 @pytest.mark.parametrize("kind", ["mf", "lightgcn", "sgl", "xsimgcl"])
 def test_the_same_seed_gives_the_same_model(kind):
-    settings = GraphSettings(embedding_dim=4, layers=0 if kind == "mf" else 2, epochs=3, batch=64)
+    settings = GraphSettings(embedding_dim=4, layers=0 if kind == "mf" else 2, epochs=3)
     pairs = sparse.csr_array((np.random.default_rng(2).random((20, 15)) < 0.3).astype(np.float32))
-    first, again = (train(pairs, kind, settings) for _ in range(2))
+    first = train(pairs, kind, settings)
+    torch.set_num_threads(2)
+    again = train(pairs, kind, settings)
     assert first.users.tobytes() == again.users.tobytes()
     assert first.epochs == 3
     other = train(pairs, kind, GraphSettings(**{**vars(settings), "seed": 2}))
@@ -150,7 +260,7 @@ def test_the_same_seed_gives_the_same_model(kind):
 
 def test_epochs_are_chosen_on_validation_and_the_test_learns_from_both():
     split = checkerboard()
-    settings = GraphSettings(embedding_dim=4, layers=2, epochs=20, every=5, patience=1, batch=64, learning_rate=0.02)
+    settings = GraphSettings(embedding_dim=4, layers=2, epochs=20, every=5, patience=1, learning_rate=0.02)
     lists, epochs = graph_top_k(split, "lightgcn", settings)
     assert epochs in (5, 10, 15, 20)
     for user in range(USERS):
@@ -158,3 +268,24 @@ def test_epochs_are_chosen_on_validation_and_the_test_learns_from_both():
         unseen = split.validation.items[split.validation.indptr[user] : split.validation.indptr[user + 1]]
         assert not set(lists["validation"][user]) & set(seen)
         assert not set(lists["test"][user]) & (set(seen) | set(unseen))
+
+
+@pytest.mark.parametrize("kind", ["mf", "lightgcn", "sgl"])
+def test_a_training_by_torch_alone_goes_the_same_way(kind, monkeypatch):
+    """What runs on an accelerator: sparse products and BPR of torch (XSimGCL's noise is drawn by the device there)."""
+    from fastpfrec_flwr.baselines import central_graph
+
+    settings = GraphSettings(embedding_dim=8, layers=0 if kind == "mf" else 2, epochs=3)
+    pairs = sparse.csr_array((np.random.default_rng(2).random((20, 15)) < 0.3).astype(np.float32))
+    ours = train(pairs, kind, settings)
+    thinned = Graph.thinned
+    monkeypatch.setattr(central_graph, "bpr", torch_bpr)
+
+    def with_matrix(graph, kept, device):
+        found = thinned(graph, kept, device)
+        return replace(found, matrix=found.as_torch("cpu"))
+
+    monkeypatch.setattr(Graph, "thinned", with_matrix)
+    theirs = train(pairs, kind, settings)
+    np.testing.assert_allclose(ours.users, theirs.users, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(ours.items, theirs.items, rtol=1e-3, atol=1e-4)

@@ -63,6 +63,7 @@ def test_and_its_noise_is_laplace():
         (["round", "--clients", "32", "--rounds", "2"], {"clients": 32}),
         (["phases", "--clients", "32", "--rounds", "2"], {"clients": 32}),
         (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
+        (["central", "--clients", "32", "--repeats", "2", "--batch", "100"], {"kind": "rounds of all users"}),
         (["evaluation", "--repeats", "1"], {}),
         (["memory", "--data-set", "synthetic", "--rounds", "10"], {"round": 10}),
         (["startup", "--repeats", "1"], {"what": "open synthetic again"}),
