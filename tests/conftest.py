@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
@@ -19,6 +20,9 @@ def pytest_configure(config):
     config.homes_before = {name: os.environ.get(name) for name in _HOMES}
     for name in _HOMES:
         os.environ[name] = str(Path(config.own_home) / name.split("_")[1].lower())
+    # A shell that runs the tests in the background has them ignore Ctrl-C, and all processes that they start and interrupt with it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_unconfigure(config):
