@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import numpy as np
 import typer
 
 from benchmarks.output import ratios, report, show, spread
+from benchmarks.processes import resident_mb
 from benchmarks.setup import ROOT, configuration, training
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -356,13 +356,6 @@ def whole_tables(uploads: Any, num_items: int) -> Any:
     rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
     whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
     return whole.with_norms(norms_of(values, whole.pointer, values.shape[1]))
-
-
-def resident_mb() -> float:
-    """Resident memory of this process now (Linux)."""
-    status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmRSS:\s+(\d+) kB", status)
-    return int(found.group(1)) / 1024 if found else float("nan")
 
 
 if __name__ == "__main__":

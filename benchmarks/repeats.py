@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from benchmarks.output import Line
+from benchmarks.processes import entries, listening, processes_of, resident_mb, size_mb
 from benchmarks.setup import ROOT
 
 # The first line of the progress table that has figures: "    1/5 0.5530 ...".
@@ -38,19 +39,19 @@ def repeated(data_set: str, data_dir: str, runs: int, rounds: int) -> Iterator[L
             if not (out / "summary.json").is_file():
                 raise RuntimeError(f"run {run} has left no summary in {out}: it did not come to its end")
             time.sleep(_SETTLE_S)
-            left = _processes(environment["FLWR_HOME"])
+            left = processes_of(environment["FLWR_HOME"])
             yield {
                 "run": run,
                 "first_figures_s": first,
                 "whole_s": whole,
                 "processes": len(left),
-                "memory_mb": sum(_resident_mb(process) for process in left),
-                "open_files": sum(_entries(Path(f"/proc/{process}/fd")) for process in left),
-                "ports": _listening(left),
-                "home_mb": _size_mb(Path(environment["FLWR_HOME"])),
-                "cache_mb": _size_mb(Path(folder) / "cache"),
-                "state_mb": _size_mb(state),
-                "ray_mb": _size_mb(Path(environment["RAY_TMPDIR"])),
+                "memory_mb": sum(resident_mb(process) for process in left),
+                "open_files": sum(entries(Path(f"/proc/{process}/fd")) for process in left),
+                "ports": listening(left),
+                "home_mb": size_mb(Path(environment["FLWR_HOME"])),
+                "cache_mb": size_mb(Path(folder) / "cache"),
+                "state_mb": size_mb(state),
+                "ray_mb": size_mb(Path(environment["RAY_TMPDIR"])),
             }
 
 
@@ -74,7 +75,7 @@ def _own_flower(folder: Path) -> Iterator[dict[str, str]]:
         yield environment
     finally:
         deadline = time.monotonic() + 20
-        while left := _processes(environment["FLWR_HOME"]):
+        while left := processes_of(environment["FLWR_HOME"]):
             for process in left:
                 with suppress(ProcessLookupError):
                     os.kill(process, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
@@ -96,57 +97,6 @@ def _timed(command: list[str], environment: dict[str, str]) -> tuple[float, floa
     if process.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{''.join(lines[-20:])}")
     return first, time.monotonic() - began
-
-
-def _processes(home: str) -> list[int]:
-    """Processes whose environment names this Flower home."""
-    wanted, found = f"FLWR_HOME={home}".encode(), []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            with suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
-
-
-def _resident_mb(process: int) -> float:
-    with suppress(OSError):
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-        return int(found.group(1)) / 1024 if found else 0.0
-    return 0.0
-
-
-def _entries(folder: Path) -> int:
-    with suppress(OSError):
-        return len(os.listdir(folder))
-    return 0
-
-
-def _listening(processes: list[int]) -> int:
-    """TCP ports on which these processes listen."""
-    sockets = set()
-    for process in processes:
-        with suppress(OSError):
-            for link in Path(f"/proc/{process}/fd").iterdir():
-                with suppress(OSError):
-                    sockets.add(os.readlink(link))
-    ports = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        with suppress(OSError):
-            for line in Path(table).read_text().splitlines()[1:]:
-                fields = line.split()
-                # State 0A is LISTEN; the tenth field is the socket's inode.
-                if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
-                    ports.add(fields[1].rsplit(":", 1)[1])
-    return len(ports)
-
-
-def _size_mb(folder: Path) -> float:
-    total = 0
-    for path in folder.rglob("*") if folder.is_dir() else []:
-        with suppress(OSError):
-            total += path.lstat().st_blocks * 512
-    return total / 2**20
 
 
 def _free_port() -> int:

@@ -81,6 +81,15 @@ def test_they_train_on_their_own_files(deployed, devices, precision):
     assert "round 3/3 of train: 18 clients of 3 SuperNodes, 0 refused" in run.log
 
 
+def test_they_send_rows_drawn_by_lot(deployed, devices):
+    run = deployed(upload="sampled", sampled_share=0.25)
+    assert run.summary["clients"]["trained"] == 3 * 18
+    assert run.summary["clients"]["refused"] == 0
+    rows = round(0.25 * NUM_ITEMS)
+    assert run.summary["bytes"]["up"] == 18 * rows * (row_bytes("float32", 8) + 4)
+    assert 0 < run.summary["privacy"]["epsilon_per_upload"] < float("inf")
+
+
 def test_nothing_of_a_persons_data_is_in_what_the_server_keeps(deployed, devices):
     run = deployed()
     kept = "".join(
