@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.addresses import prefetch
 from fastpfrec_flwr.compiling import compiled
-from fastpfrec_flwr.parallel import in_parallel
+from fastpfrec_flwr.parallel import in_parallel, results_in_parallel
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances, median
 from fastpfrec_flwr.trusted_node.stacking import StackedMeans
@@ -93,18 +93,16 @@ class AlignmentCheck:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)
         # What the noise on an upload does to its product with the others' mean, at length 1.
         deviation = noise_scale * math.sqrt(everybody.cover.unit_variance)
-        brought: list[_Alignments] = [None] * len(nodes)  # type: ignore[list-item]  # each place is filled below
 
-        def compare(place: int) -> None:
-            node = nodes[place]
+        def compare(node: Candidates) -> _Alignments:
             products, length = products_with_others(parts, node.members, everybody, node.normals, num_items)
             sizes = np.maximum(node.distances.corrected, max(node.distances.resolution, 1e-12))
             alignments = products / sizes
             middle = median(alignments)
             spread = median(np.abs(alignments - middle))
-            brought[place] = _Alignments(alignments, middle, spread, deviation * length / median(sizes))
+            return _Alignments(alignments, middle, spread, deviation * length / median(sizes))
 
-        in_parallel(compare, range(len(nodes)), self.threads)
+        brought = results_in_parallel(compare, nodes, self.threads)
         heard = [each for each in brought if len(each.of_clients) >= _FEWEST or len(nodes) == 1]
         if not heard:
             return NoCrossCheck().examine(parts, nodes, num_items, noise_scale, columns)

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.parallel import in_parallel, one_thread_products
+from fastpfrec_flwr.parallel import in_parallel, one_thread_products, results_in_parallel
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
@@ -119,20 +119,19 @@ class TrustedNodes:
         nodes = self.roster.assign([part.nonces for part in parts], self.num_nodes, server_round)
         received = [[np.flatnonzero(of_part == node) for of_part in nodes] for node in range(self.num_nodes)]
         there = [node for node, members in enumerate(received) if any(len(chosen) for chosen in members)]
-        judged: list[_Judged] = [None] * len(there)  # type: ignore[list-item]  # each place is filled below
         mean_key = stream_key(self.seed, "cover-rows", server_round)
         cross_key = stream_key(self.seed, "cover-products", server_round)
 
         # A check is small and holds the interpreter's lock: beside another node's mean, which does not, it costs no time.
-        def judge(place: int) -> None:
-            node = self._judge(there[place], received[there[place]], distances)
-            judged[place] = self._averaged(node, parts, num_items, mean_key, cross_key)
+        def judge(number: int) -> _Judged:
+            node = self._judge(number, received[number], distances)
+            return self._averaged(node, parts, num_items, mean_key, cross_key)
 
         def average_again(place: int) -> None:
             judged[place] = self._averaged(judged[place], parts, num_items, mean_key, None)
 
         with one_thread_products():  # some aggregators call a BLAS
-            in_parallel(judge, range(len(there)), self.threads)
+            judged = results_in_parallel(judge, there, self.threads)
             in_parallel(average_again, self._compare(judged, parts, num_items), self.threads)
         return [each.report() for each in judged]
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from fastpfrec_flwr.parallel import in_parallel, side_by_side
+from fastpfrec_flwr.parallel import in_parallel, results_in_parallel, side_by_side
 
 WAIT = 20.0
 
@@ -28,6 +28,12 @@ def test_the_first_error_ends_the_tasks_and_is_raised(threads):
     with pytest.raises(ValueError, match="the third"):
         in_parallel(run, range(1000), threads)
     assert len(done) < 1000
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_results_come_in_the_order_of_the_tasks(threads):
+    assert results_in_parallel(lambda task: task * task, range(50, 0, -1), threads) == [n * n for n in range(50, 0, -1)]
+    assert results_in_parallel(str, [], threads) == []
 
 
 def test_tasks_within_tasks_come_to_an_end():
