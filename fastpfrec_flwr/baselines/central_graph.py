@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,53 +22,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fastpfrec_flwr.baselines.central import Phase, SplitLike, history, history_matrix
+from fastpfrec_flwr.baselines.central_settings import GraphSettings, Kind
 from fastpfrec_flwr.baselines.propagation import Graph, bpr, draw_negatives, mean_of_layers, noisy_layers
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.randomness import derive_generator, stream_key
 
-Kind = Literal["mf", "lightgcn", "sgl", "xsimgcl"]
 # Adam divides by the gradients' size plus this. A row's gradient in a mean over a large batch can be as small as the usual 1e-8.
 _EPSILON = 1e-12
-# Large data sets take longer steps and more of them.
-_MANY_PAIRS = 400_000
-_LARGE: dict[Kind, dict[str, Any]] = {
-    "lightgcn": {"learning_rate": 0.05, "epochs": 200, "every": 50, "l2": 1e-4},
-    "sgl": {"learning_rate": 0.05},
-    "xsimgcl": {"learning_rate": 0.05},
-}
-
-
-@dataclass(frozen=True)
-class GraphSettings:
-    """How a central model is trained; the same for all but what belongs to one.
-
-    Attributes
-    ----------
-    epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
-    every : epochs between looks at validation NDCG@20. patience : looks without a better one.
-    batches : steps per epoch. l2 : of a pair's rows. drop : share of edges left out in each of SGL's graphs.
-    contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
-    noise : length of XSimGCL's noise per layer. contrast_layer : the layer that it holds against the final rows.
-    """
-
-    embedding_dim: int = 64
-    layers: int = 3
-    epochs: int = 120
-    every: int = 20
-    patience: int = 3
-    batches: int = 4
-    learning_rate: float = 0.03
-    l2: float = 1e-4
-    drop: float = 0.1
-    contrast: float = 0.1
-    temperature: float = 0.2
-    contrast_pairs: int = 1024
-    noise: float = 0.2
-    contrast_layer: int = 1
-    seed: int = 1
-    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -80,17 +42,39 @@ class Trained:
     epochs: int
 
 
-def default_settings(kind: Kind, seed: int = 1, device: str = "cpu", num_pairs: int = 0) -> GraphSettings:
-    """What each model is run with on so many pairs; docs/baselines.md says what was tried."""
-    base = GraphSettings(seed=seed, device=device)
-    changes: dict[Kind, dict[str, Any]] = {
-        "mf": {"layers": 0, "learning_rate": 0.05, "l2": 1e-2},
-        "lightgcn": {"l2": 1e-3},
-        "sgl": {"epochs": 60, "contrast": 0.03},
-        "xsimgcl": {"epochs": 60, "contrast": 0.1, "temperature": 0.15},
-    }
-    settings = replace(base, **changes[kind])
-    return replace(settings, **_LARGE.get(kind, {})) if num_pairs >= _MANY_PAIRS else settings
+@dataclass
+class _Best:
+    """The best look at validation so far."""
+
+    value: float = -1.0
+    epochs: int = 0
+    lists: NDArray[np.int32] | None = None
+    stale: int = 0
+
+
+def best_on_validation(
+    split: SplitLike, kind: Kind, settings: GraphSettings, *, top_k: int = 20
+) -> tuple[float, int, NDArray[np.int32]]:
+    """Train on the train part until validation NDCG@20 has not risen for `settings.patience` looks.
+
+    Returns
+    -------
+    The best validation NDCG@20, the epochs that it took, and its lists (users, top_k) int32.
+    """
+    truth, best = Rows.of_csr(split.validation), _Best()
+
+    def look(trained: Trained) -> bool:
+        lists = _lists(trained, split, "validation", top_k)
+        value = metrics(metric_sums(lists, truth))["ndcg@20"]
+        if value > best.value:
+            best.value, best.epochs, best.lists, best.stale = value, trained.epochs, lists, 0
+        else:
+            best.stale += 1
+        return best.stale < settings.patience
+
+    trained = train(history_matrix(split, "validation"), kind, settings, look)
+    lists = best.lists if best.lists is not None else _lists(trained, split, "validation", top_k)
+    return best.value, best.epochs or trained.epochs, lists
 
 
 def graph_top_k(
@@ -102,23 +86,11 @@ def graph_top_k(
     -------
     part -> (users, top_k) int32, as from `evaluation.ranking.rank_top_k`; epochs.
     """
-    truth = Rows.of_csr(split.validation)
-    best: dict[str, Any] = {"value": -1.0, "epochs": 0, "lists": None, "stale": 0}
-
-    def look(trained: Trained) -> bool:
-        lists = _lists(trained, split, "validation", top_k)
-        value = metrics(metric_sums(lists, truth))["ndcg@20"]
-        if value > best["value"]:
-            best.update(value=value, epochs=trained.epochs, lists=lists, stale=0)
-        else:
-            best["stale"] += 1
-        return bool(best["stale"] < settings.patience)
-
-    train(history_matrix(split, "validation"), kind, settings, look)
+    _, epochs, lists = best_on_validation(split, kind, settings, top_k=top_k)
     # The same steps up to the chosen epoch: the cosine's end stays where it was.
-    chosen = replace(settings, every=best["epochs"])
+    chosen = replace(settings, every=epochs)
     final = train(history_matrix(split, "test"), kind, chosen, lambda trained: False)
-    return {"validation": best["lists"], "test": _lists(final, split, "test", top_k)}, best["epochs"]
+    return {"validation": lists, "test": _lists(final, split, "test", top_k)}, epochs
 
 
 def _lists(trained: Trained, split: SplitLike, phase: Phase, top_k: int) -> NDArray[np.int32]:

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from scipy.linalg import lapack
 
 from fastpfrec_flwr.baselines.central import Phase, SplitLike, history, history_matrix, item_knn_top_k, popularity_top_k
+from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings
 from fastpfrec_flwr.config import ConfigError
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_in_blocks, rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 
-CENTRAL = ("popularity", "item-knn", "ease", "ials", "mf", "lightgcn", "sgl", "xsimgcl")
+CENTRAL = ("popularity", "item-knn", "ease", "ials", *KINDS)
 EASE_ITEMS = 15_000
 _EASE_L2 = (50.0, 200.0, 800.0)
 _IALS_L2 = (0.01, 0.1, 1.0)
@@ -42,12 +43,18 @@ class Lists:
     chosen: str = ""
 
 
-def central_lists(model: str, split: SplitLike, seed: int = 1, device: str = "cpu") -> Lists:
+def central_lists(
+    model: str, split: SplitLike, seed: int = 1, device: str = "cpu", chosen: Mapping[str, Any] | None = None
+) -> Lists:
     """Lists of one of `CENTRAL`.
+
+    Parameters
+    ----------
+    chosen : of MF, LightGCN, SGL and XSimGCL the settings that are not the defaults; see `central_settings.graph_settings`.
 
     Raises
     ------
-    ConfigError for an unknown model, for EASE on too large a catalogue, and for iALS without `implicit`.
+    ConfigError for an unknown model or setting, for EASE on too large a catalogue, and for iALS without `implicit`.
     """
     if model == "popularity":
         return Lists({"validation": popularity_top_k(split, "validation"), "test": popularity_top_k(split, "test")})
@@ -57,12 +64,10 @@ def central_lists(model: str, split: SplitLike, seed: int = 1, device: str = "cp
         return _chosen(split, _EASE_L2, ease_top_k)
     if model == "ials":
         return _chosen(split, _IALS_L2, lambda of, phase, l2: ials_top_k(of, phase, l2, seed))
-    if model in ("mf", "lightgcn", "sgl", "xsimgcl"):
-        from fastpfrec_flwr.baselines.central_graph import Kind, default_settings, graph_top_k
+    if model in KINDS:
+        from fastpfrec_flwr.baselines.central_graph import graph_top_k
 
-        kind: Kind = model  # type: ignore[assignment]
-        settings = default_settings(kind, seed, device, int(split.train.indptr[-1]))
-        lists, epochs = graph_top_k(split, kind, settings)
+        lists, epochs = graph_top_k(split, model, graph_settings(model, chosen, seed, device))
         return Lists(lists, epochs, f"{epochs} epochs")
     raise ConfigError(f"a central model must be one of {', '.join(CENTRAL)}, got {model!r}")
 

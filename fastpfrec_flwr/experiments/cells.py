@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
+from fastpfrec_flwr.experiments.recipes import central_values, conf_values
 from fastpfrec_flwr.experiments.suite import Suite, SuiteError, Variant, slug
 
 # Keys that say where and how fast, not what comes out.
@@ -30,7 +31,7 @@ class Cell:
     Attributes
     ----------
     values : its whole run configuration, without output and state folders. key : names what it computes. folder : relative to
-        the study.
+        the study. chosen : of a central model, what its settings are beside the defaults.
     """
 
     variant: str
@@ -41,6 +42,7 @@ class Cell:
     values: Mapping[str, Any]
     key: str
     folder: str
+    chosen: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,14 +53,6 @@ class Choice:
     data_sets: Sequence[str] = ()
     seeds: Sequence[int] = ()
     variants: Sequence[str] = ()
-
-
-def conf_values(folder: str, data_set: str) -> dict[str, Any]:
-    """What the shipped recipe `<folder>/<data set>.toml` changes; nothing where there is none. A wheel carries a copy of `conf`."""
-    package = Path(__file__).resolve().parents[1]
-    root = package if (package / "conf").is_dir() else package.parent
-    path = root / folder / f"{data_set}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8")) if "/" not in data_set and path.is_file() else {}
 
 
 def cells_of(suite: Suite, choice: Choice, data_dir: str = "") -> list[Cell]:
@@ -96,7 +90,7 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
         **suite.base,
         **suite.data_set.get(data_set, {}),
         **(suite.quick.overrides if quick else {}),
-        **_recipe(suite, variant),
+        **_recipe(suite, variant, data_set),
         **variant.overrides,
         **variant.data_set.get(data_set, {}),
         "data-set": data_set,
@@ -113,21 +107,29 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
             "\n".join(f"{suite.file}: variant {variant.name!r} on {data_set}: {line}" for line in lines)
         ) from None
     kept = _DATA_KEYS if variant.kind == "central" else set(resolved) - _NOT_IN_KEY
-    what = {"kind": variant.kind, "model": variant.model, **{key: resolved[key] for key in sorted(kept)}}
+    what: dict[str, Any] = {"kind": variant.kind, "model": variant.model}
+    what |= {key: resolved[key] for key in sorted(kept)}
+    chosen: dict[str, Any] = {}
+    if variant.model in KINDS:
+        chosen = central_values(variant.model, data_set)
+        what["settings"] = told(graph_settings(variant.model, chosen))
     of_seeds = {key: value for key, value in what.items() if key != "seed"}
     folder = f"runs/{folder_of_data(data_set)}/{slug(variant.name)}-{_hash(of_seeds)[:8]}/seed-{seed}"
-    return Cell(variant.name, variant.kind, variant.model, data_set, seed, resolved, _hash(what), folder)
+    return Cell(variant.name, variant.kind, variant.model, data_set, seed, resolved, _hash(what), folder, chosen)
 
 
-def _recipe(suite: Suite, variant: Variant) -> dict[str, Any]:
-    """The tuned values of a variant's model.
+def _recipe(suite: Suite, variant: Variant, data_set: str) -> dict[str, Any]:
+    """The tuned values of a variant's model: those of the data set, or where it was not tuned there, the general ones.
 
     Raises
     ------
     SuiteError if there is no such file.
     """
-    values = conf_values("conf/baselines", variant.recipe) if variant.recipe else {}
-    if variant.recipe and not values:
+    if not variant.recipe:
+        return {}
+    own = conf_values(f"conf/baselines/{data_set}", variant.recipe) if slug(data_set) == data_set else {}
+    values = own or conf_values("conf/baselines", variant.recipe)
+    if not values:
         raise SuiteError(f"{suite.file}: variant {variant.name!r}: recipe {variant.recipe!r} is none of conf/baselines")
     return values
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fastpfrec_flwr.baselines.central_models import central_lists
+from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
 from fastpfrec_flwr.client.build import build_device
 from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.data import prepare
@@ -28,13 +29,13 @@ from fastpfrec_flwr.simulation.user_metrics import FILE
 _PARTS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
 
-def run_central(values: Mapping[str, Any], model: str) -> Path:
+def run_central(values: Mapping[str, Any], model: str, chosen: Mapping[str, Any] | None = None) -> Path:
     """Rank with one of `baselines.central_models.CENTRAL` and leave a run folder.
 
     Parameters
     ----------
     values : every run-config key; of them only those of the data, seed, device, threads and `output-dir`
-        matter.
+        matter. chosen : of MF, LightGCN, SGL and XSimGCL the settings that are not the defaults.
 
     Returns
     -------
@@ -47,7 +48,7 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
     prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
     split = prepared.load()
     with _torch_threads(available_threads(config.threads)):
-        lists = central_lists(model, split, config.seed, build_device(config.device))
+        lists = central_lists(model, split, config.seed, build_device(config.device), chosen)
     found: dict[str, dict[str, float]] = {}
     for part in _PARTS:
         per_user = per_user_metrics(lists.of[part], Rows.of_csr(split.test if part == "test" else split.validation))
@@ -61,7 +62,8 @@ def run_central(values: Mapping[str, Any], model: str) -> Path:
         "items": split.num_items,
         "report": prepared.report,
     }
-    folder.write_config(config, {"model": model, "data": facts})
+    settings = told(graph_settings(model, chosen)) if model in KINDS else {}
+    folder.write_config(config, {"model": model, "settings": settings, "data": facts})
     folder.start_metrics([])
     clients = dict.fromkeys(("trained", "refused", "isolated", "isolated_share", "isolated_nodes", "skipped"), 0)
     summary = {

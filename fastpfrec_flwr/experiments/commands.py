@@ -49,7 +49,7 @@ def list_command() -> None:
                 f"    {len(suite.variants)} variants, {len(suite.seeds)} seeds, on {', '.join(suite.data_sets)}{more}"
             )
             typer.echo(f"    {runs} runs; --quick: {few}")
-    typer.echo("tuning: each model's settings by one space and budget; --model M (docs/baselines.md)")
+    typer.echo("tuning: each model's settings by one space and budget; --model M --data-sets D (docs/baselines.md)")
 
 
 @app.command()
@@ -70,7 +70,7 @@ def run(
     """
     with _plain_errors():
         if name == "tuning":
-            _tune(model, data_dir, output_dir)
+            _tune(model, data_sets, data_dir, output_dir)
             return
         from fastpfrec_flwr.experiments.cells import Choice, cells_of
         from fastpfrec_flwr.experiments.study import Study, default_study
@@ -90,13 +90,13 @@ def run(
     raise typer.Exit(status)
 
 
-def _tune(models: str, data_dir: str, output_dir: str) -> None:
+def _tune(models: str, data_sets: str, data_dir: str, output_dir: str) -> None:
     from fastpfrec_flwr.experiments.study import default_study
     from fastpfrec_flwr.experiments.tuning import tune_all
 
     root = Path(output_dir).expanduser().absolute() if output_dir else default_study("tuning", False)
     data = str(Path(data_dir).expanduser().absolute()) if data_dir else ""
-    tune_all(_listed(models), root, data, typer.echo)
+    tune_all(_listed(models), _listed(data_sets), root, data, typer.echo)
 
 
 def _run_all(suite: Suite, study: Study, cells: list[Cell], workers: int) -> int:

@@ -109,9 +109,8 @@ def run_cells(study: Study, cells: Sequence[Cell], workers: int, show: Show) -> 
                 if state.waiting:
                     cell = state.waiting.pop(0)
                     study.write_record(cell, "running")
-                    worker.give(
-                        {"do": "run", "folder": str(study.folder(cell)), "kind": cell.kind, "model": cell.model}
-                    )
+                    job = {"do": "run", "folder": str(study.folder(cell)), "kind": cell.kind, "model": cell.model}
+                    worker.give({**job, "chosen": dict(cell.chosen)})
                     pool.cells[worker] = cell
                     state.running[cell] = worker.began
             for worker, status, trouble in pool.look(_LOOK_SECONDS):

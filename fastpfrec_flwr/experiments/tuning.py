@@ -6,18 +6,18 @@ same command finds the same values, also if it was stopped in between. Of a tria
 
 from __future__ import annotations
 
-import contextlib
 import json
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fastpfrec_flwr.config import BASELINES, ConfigError, default_values, parse_run_config
+from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
+from fastpfrec_flwr.config import BASELINES, ConfigError, default_values
 from fastpfrec_flwr.data.errors import DataError
-from fastpfrec_flwr.experiments.study import Study
-from fastpfrec_flwr.experiments.worker import write_settings
+from fastpfrec_flwr.experiments.trials import central_trial, federated_trial
+from fastpfrec_flwr.experiments.worker import toml_value
 from fastpfrec_flwr.files import write_atomically
 from fastpfrec_flwr.server.errors import RunError
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 SPACES = Path(__file__).with_name("tuning.toml")
 # Random trials before TPE has something to go by; the defaults are one of them.
 _STARTUP = 5
+# Before the name of a central model, which may have a federated namesake.
+CENTRAL = "central-"
+# Values of a trial and the folder for its files -> validation metric.
+Run: TypeAlias = Callable[[Mapping[str, Any], Path], float]
 
 
 @dataclass(frozen=True)
@@ -36,56 +40,84 @@ class Space:
 
     Attributes
     ----------
-    run : run-config keys of every trial. dimensions : key -> low, high and log, or choices. trials, seed, metric : the budget.
+    model : of `models()`. run : what all trials share: run-config keys, of a central model `data-set` alone.
+    dimensions : key -> low, high and log, or choices. defaults : of these keys, the first trial. trials, seed, metric : the budget.
     """
 
     model: str
     run: Mapping[str, Any]
     dimensions: Mapping[str, Mapping[str, Any]]
+    defaults: Mapping[str, Any]
     trials: int
     seed: int
     metric: str
 
+    @property
+    def central(self) -> bool:
+        """Whether the model sees all interactions in one place."""
+        return self.model.startswith(CENTRAL)
 
-def load_space(model: str, path: Path = SPACES) -> Space:
-    """Read a model's space.
+    @property
+    def name(self) -> str:
+        """Of the model, as its recipe has it."""
+        return self.model.removeprefix(CENTRAL)
+
+    def about(self) -> str:
+        """What a trial trains on, and how long."""
+        if self.central:
+            return f"{self.run['data-set']}, seed {self.seed}"
+        rounds, clients = self.run["num-rounds"], self.run["clients-per-round"]
+        return f"{self.run['data-set']}, seed {self.seed}, {rounds} rounds of {clients} clients"
+
+
+def models() -> list[str]:
+    """All models that have a space."""
+    return ["fastpfrec", *BASELINES, *(CENTRAL + kind for kind in KINDS)]
+
+
+def load_space(model: str, data_set: str = "", path: Path = SPACES) -> Space:
+    """Read a model's space on a data set; empty: on the file's first.
 
     Raises
     ------
-    ConfigError for a model that is not in the file.
+    ConfigError for a model or a data set that is not in the file.
     """
     declared = tomllib.loads(path.read_text(encoding="utf-8"))
-    if model not in declared["models"]:
-        raise ConfigError(f"--model must be one of {', '.join(declared['models'])}, got {model!r}")
+    if model not in models():
+        raise ConfigError(f"--model must be one of {', '.join(models())}, got {model!r}")
+    data_sets = declared["data-sets"]
+    chosen = data_set or next(iter(data_sets))
+    if chosen not in data_sets:
+        raise ConfigError(f"--data-sets must be some of {', '.join(data_sets)}, got {chosen!r}")
     budget = declared["budget"]
-    dimensions = {**declared["space"], **declared["models"][model]}
-    return Space(model, declared["run"], dimensions, budget["trials"], budget["seed"], budget["metric"])
+    name = model.removeprefix(CENTRAL)
+    if name != model:
+        part, run = declared["central"], {"data-set": chosen}
+        defaults = next(told(graph_settings(kind)) for kind in KINDS if kind == name)
+    else:
+        part, run = declared["federated"], {**declared["run"], **data_sets[chosen], "data-set": chosen}
+        defaults = default_values()
+    dimensions = {**part["space"], **part["models"][name]}
+    first = {key: defaults[key] for key in dimensions}
+    return Space(model, run, dimensions, first, budget["trials"], budget["seed"], budget["metric"])
 
 
-def tune(
-    space: Space,
-    folder: Path,
-    data_dir: str = "",
-    say: Callable[[str], None] = print,
-    simulate: Callable[[Mapping[str, Any]], Path] | None = None,
-) -> dict[str, Any]:
+def tune(space: Space, folder: Path, run: Run, say: Callable[[str], None] = print) -> dict[str, Any]:
     """Run the trials that are missing and write `best.toml`.
 
     Parameters
     ----------
-    folder : of this model's tuning. data_dir : as the run-config key. say : is told a line per trial.
-    simulate : runs a configuration and returns the run folder; None is the simulation in this process.
+    folder : of this model's tuning. run : makes a trial, see `experiments.trials`. say : is told a line per trial.
 
     Returns
     -------
-    The chosen values: `model` and every key of the space.
+    The chosen value of every key of the space.
 
     Raises
     ------
     ConfigError if Optuna is not installed, the space does not fit the model, or no trial came to an end.
     """
     search = _open(space, folder)
-    run = simulate or _in_process
     for trial in search.get_trials(deepcopy=False):
         if trial.state == _state("RUNNING"):
             search.tell(trial.number, state=_state("FAIL"))
@@ -95,33 +127,44 @@ def tune(
         search.sampler = optuna.samplers.TPESampler(seed=space.seed + number, n_startup_trials=_STARTUP)
         trial_now = search.ask()
         values = {key: _suggest(trial_now, key, how) for key, how in space.dimensions.items()}
-        place = folder / "trials" / f"{trial_now.number:03d}"
         try:
-            found = _metric(run(_whole_config(space, values, place, data_dir)), space.metric)
+            found = run(values, folder / "trials" / f"{trial_now.number:03d}")
         except (RunError, DataError) as error:
             trial_now.set_user_attr("error", str(error))
             search.tell(trial_now, state=_state("FAIL"))
             say(f"{space.model} {number + 1}/{space.trials}: failed: {error}")
             continue
         search.tell(trial_now, found)
-        told = " ".join(f"{key}={value}" for key, value in values.items())
+        told_values = " ".join(f"{key}={value}" for key, value in values.items())
         figures = f"validation {space.metric} {found:.4f}, best {search.best_value:.4f}"
-        say(f"{space.model} {number + 1}/{space.trials}: {figures}; {told}")
+        say(f"{space.model} {number + 1}/{space.trials}: {figures}; {told_values}")
     if not any(trial.state == _state("COMPLETE") for trial in search.get_trials(deepcopy=False)):
         raise ConfigError(f"{folder}: no trial of {space.model} came to an end; its trials/*/output.txt say why")
     best = {key: _rounded(value) for key, value in search.best_params.items()}
-    chosen = {"model": space.model, **{key: best[key] for key in space.dimensions}}
-    _write_best(space, search, chosen, folder / "best.toml")
+    chosen = {key: best[key] for key in space.dimensions}
+    _write_best(space, search.best_value, chosen, folder / "best.toml")
     return chosen
 
 
-def tune_all(models: list[str], root: Path, data_dir: str, say: Callable[[str], None]) -> None:
-    """Tune some models, each in a folder of its own below `root`; all of them for an empty list."""
-    for model in models or ["fastpfrec", *BASELINES]:
-        study = Study(root / model)
+def tune_all(names: list[str], data_sets: list[str], root: Path, data_dir: str, say: Callable[[str], None]) -> None:
+    """Tune some models on some data sets, each in a folder of its own, `root/<data set>/<model>`.
+
+    Empty lists are all models and the first data set.
+    """
+    from fastpfrec_flwr.experiments.study import Study
+
+    spaces = [load_space(model, data_set) for data_set in data_sets or [""] for model in names or models()]
+    for space in spaces:
+        name = f"{space.run['data-set']}/{space.model}"
+        study = Study(root / name)
+        shared = {**space.run, "seed": space.seed, "data-dir": data_dir}
+        if space.central:
+            run = central_trial(space.name, shared)
+        else:
+            run = federated_trial({**shared, "model": space.model}, space.metric)
         with study.lock():
-            tune(load_space(model), study.path, data_dir, say)
-        say(f"{model}: {study.path / 'best.toml'}")
+            tune(space, study.path, run, say)
+        say(f"{name}: {study.path / 'best.toml'}")
 
 
 def _open(space: Space, folder: Path) -> Search:
@@ -141,8 +184,7 @@ def _open(space: Space, folder: Path) -> Search:
         raise ConfigError(f"{folder}: holds trials of another space; remove it or give another --output-dir")
     search.set_user_attr("space", declared)
     if not search.get_trials(deepcopy=False):
-        defaults = default_values()
-        search.enqueue_trial({key: defaults[key] for key in space.dimensions})
+        search.enqueue_trial(dict(space.defaults))
     return search
 
 
@@ -169,47 +211,16 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
-def _whole_config(space: Space, values: Mapping[str, Any], place: Path, data_dir: str) -> dict[str, Any]:
-    whole = {
-        **default_values(),
-        **space.run,
-        "model": space.model,
-        **values,
-        "seed": space.seed,
-        "threads": 1,
-        "data-dir": data_dir,
-        "output-dir": str(place),
-        "state-dir": str(place / "state"),
-    }
-    return parse_run_config(whole).to_flat_dict()
-
-
-def _in_process(values: Mapping[str, Any]) -> Path:
-    from fastpfrec_flwr.simulation.run import simulate
-
-    place = Path(values["output-dir"])
-    place.mkdir(parents=True, exist_ok=True)
-    write_settings(place / "settings.toml", values)
-    with open(place / "output.txt", "w", encoding="utf-8") as output, contextlib.redirect_stdout(output):
-        return simulate(values, 1)
-
-
-def _metric(folder: Path, name: str) -> float:
-    value = json.loads((folder / "summary.json").read_text())["validation"].get(name)
-    if value is None:
-        raise RunError(f"{folder}: no finite validation {name}")
-    return float(value)
-
-
-def _write_best(space: Space, search: Search, chosen: Mapping[str, Any], path: Path) -> None:
-    from fastpfrec_flwr.experiments.worker import toml_value
-
-    defaults = default_values()
+def _write_best(space: Space, value: float, chosen: Mapping[str, Any], path: Path) -> None:
+    command = f"fastpfrec experiment run tuning --model {space.model} --data-sets {space.run['data-set']}"
     lines = [
-        f"# {space.model}, chosen by `fastpfrec experiment run tuning --model {space.model}`: the best of {space.trials} trials\n",
-        f"# by validation {space.metric} ({search.best_value:.4f}) on {space.run['data-set']}, seed {space.seed}, "
-        f"{space.run['num-rounds']} rounds of {space.run['clients-per-round']} clients. What does not stand here is the default.\n",
-        f"data-set = {toml_value(space.run['data-set'])}\n",
-        *(f"{key} = {toml_value(value)}\n" for key, value in chosen.items() if value != defaults[key]),
+        f"# {space.name}, chosen by `{command}`:\n",
+        f"# the best of {space.trials} trials by validation {space.metric} ({value:.4f}) on {space.about()}.\n",
+        *(
+            []
+            if space.central
+            else [f"data-set = {toml_value(space.run['data-set'])}\n", f"model = {toml_value(space.model)}\n"]
+        ),
+        *(f"{key} = {toml_value(each)}\n" for key, each in chosen.items()),
     ]
     write_atomically(path, "".join(lines).encode())

@@ -3,7 +3,7 @@
 It reads jobs from stdin, a line of JSON each, and answers each with a line of JSON that holds the child's exit status. When
 stdin ends (its master is gone) it ends its child and itself. It has one thread and opens nothing before it forks.
 
-Jobs: {"do": "run", "folder", "kind", "model"} makes the run that `settings.toml` in the folder describes;
+Jobs: {"do": "run", "folder", "kind", "model", "chosen"} makes the run that `settings.toml` in the folder describes;
 {"do": "prepare", "settings": [...], "output"} prepares the data of these settings files; {"do": "warm", ...} compiles what they
 need by tiny runs. What the child prints goes to `output.txt` in the folder, or to "output".
 """
@@ -58,7 +58,7 @@ def _run(job: Mapping[str, Any]) -> None:
     if job["kind"] == "central":
         from fastpfrec_flwr.experiments.central import run_central
 
-        run_central(values, job["model"])
+        run_central(values, job["model"], job["chosen"])
     else:
         simulate(values, 1)
 

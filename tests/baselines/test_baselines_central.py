@@ -14,8 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
 
 from test_evaluation_central import SMALL, split_of
 
-from fastpfrec_flwr.baselines.central_graph import GraphSettings, graph_top_k, info_nce, train
+from fastpfrec_flwr.baselines.central_graph import graph_top_k, info_nce, train
 from fastpfrec_flwr.baselines.central_models import CENTRAL, central_lists, ease_top_k
+from fastpfrec_flwr.baselines.central_settings import GraphSettings
 from fastpfrec_flwr.baselines.propagation import (
     Graph,
     add_noise,
@@ -56,12 +57,12 @@ def test_a_model_finds_the_colour_of_the_square(model, monkeypatch):
     if model == "ials":
         pytest.importorskip("implicit")
     if model in ("mf", "lightgcn", "sgl", "xsimgcl"):
-        from fastpfrec_flwr.baselines import central_graph
+        from fastpfrec_flwr.baselines import central_models
 
         short = GraphSettings(embedding_dim=16, layers=2, epochs=30, every=5, batches=4, learning_rate=0.05)
         if model == "mf":
             short = replace(short, embedding_dim=8, layers=0, epochs=60, every=20, batches=8, learning_rate=0.05)
-        monkeypatch.setattr(central_graph, "default_settings", lambda *arguments: short)
+        monkeypatch.setattr(central_models, "graph_settings", lambda *arguments: short)
     split = checkerboard()
     lists = central_lists(model, split)
     # What is left of a user's colour: its validation and test items, and of the test alone two.

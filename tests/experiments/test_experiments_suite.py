@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastpfrec_flwr.config import default_values, parse_run_config
-from fastpfrec_flwr.experiments.cells import Choice, cell_of, cells_of, conf_values, folder_of_data
+from fastpfrec_flwr.experiments import cells
+from fastpfrec_flwr.experiments.cells import Choice, cell_of, cells_of, folder_of_data
+from fastpfrec_flwr.experiments.recipes import conf_values
 from fastpfrec_flwr.experiments.suite import RUNNER_KEYS, SuiteError, load_suite, parse_suite, shipped_names, slug
 from tests.experiments.own import MINE, write
 
@@ -75,6 +77,30 @@ def test_a_recipe_is_laid_below_the_base():
     assert (values["threads"], values["user-metrics"]) == (1, True)
     assert conf_values("conf/study", "no-such-set") == {}
     assert conf_values("conf/study", "../study/yelp") == {}
+
+
+def test_a_tuned_model_has_the_values_of_its_data_set():
+    suite = load_suite("performance")
+    tuned = next(variant for variant in suite.variants if variant.recipe == "fedmf")
+    found = {name: cell_of(suite, tuned, name, 1, False, "").values for name in ("gowalla-100k", "yelp", "synthetic")}
+    for name, file in (("gowalla-100k", "fedmf"), ("yelp", "yelp/fedmf"), ("synthetic", "fedmf")):
+        shipped = tomllib.loads((ROOT / "conf" / "baselines" / f"{file}.toml").read_text())
+        assert found[name]["item-learning-rate"] == shipped["item-learning-rate"]
+        assert found[name]["l2"] == shipped["l2"]  # not that of conf/<data set>.toml, which is FastPFRec's
+        assert found[name]["data-set"] == name
+
+
+def test_a_central_model_has_the_settings_of_its_data_set_and_they_are_part_of_its_key(monkeypatch):
+    suite = load_suite("performance")
+    model = next(variant for variant in suite.variants if variant.model == "lightgcn")
+    before = {name: cell_of(suite, model, name, 1, False, "") for name in ("gowalla-1m", "synthetic")}
+    assert before["gowalla-1m"].chosen["epochs"] == 200
+    assert before["synthetic"].chosen == {}
+    monkeypatch.setattr(cells, "central_values", lambda name, data_set: {"epochs": 7})
+    after = {name: cell_of(suite, model, name, 1, False, "") for name in before}
+    assert all(after[name].key != before[name].key for name in before)
+    knn = next(variant for variant in suite.variants if variant.model == "item-knn")
+    assert cell_of(suite, knn, "yelp", 1, False, "").chosen == {}
 
 
 def test_runs_come_seed_by_seed():

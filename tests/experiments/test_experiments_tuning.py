@@ -7,29 +7,32 @@ from pathlib import Path
 
 import pytest
 
+from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
 from fastpfrec_flwr.config import BASELINES, ConfigError, default_values, parse_run_config
-from fastpfrec_flwr.experiments.tuning import Space, load_space, tune
+from fastpfrec_flwr.experiments import tuning
+from fastpfrec_flwr.experiments.recipes import central_values
+from fastpfrec_flwr.experiments.trials import central_trial, federated_trial
+from fastpfrec_flwr.experiments.tuning import Space, load_space, models, tune
+from fastpfrec_flwr.server.errors import RunError
 
 optuna = pytest.importorskip("optuna")
 ROOT = Path(__file__).resolve().parents[2]
 
 
 class Formula:
-    """A simulation whose validation metric has its peak at item-learning-rate 100 and l2 0.02."""
+    """Trials whose metric has its peak at item-learning-rate 100 and l2 0.02."""
 
     def __init__(self, stop_after=None, fails=()):
         self.seen, self.stop_after, self.fails = [], stop_after, fails
 
-    def __call__(self, values):
+    def __call__(self, values, place):
         if len(self.seen) == self.stop_after:
             raise KeyboardInterrupt
         self.seen.append((values["item-learning-rate"], values["l2"]))
-        place = Path(values["output-dir"])
-        place.mkdir(parents=True, exist_ok=True)
+        if len(self.seen) in self.fails:
+            raise RunError("no finite validation ndcg@20")
         far = math.log(values["item-learning-rate"] / 100) ** 2 + math.log(values["l2"] / 0.02) ** 2
-        value = None if len(self.seen) in self.fails else 0.2 - 0.01 * far
-        (place / "summary.json").write_text(json.dumps({"validation": {"ndcg@20": value}}))
-        return place
+        return 0.2 - 0.01 * far
 
 
 def space(**changes):
@@ -41,6 +44,7 @@ def space(**changes):
         "model": "fedmf",
         "run": {"data-set": "synthetic", "num-rounds": 9, "clients-per-round": 99},
         "dimensions": dimensions,
+        "defaults": {key: default_values()[key] for key in dimensions},
         "trials": 10,
         "seed": 3,
     }
@@ -53,72 +57,146 @@ def silent(text):
 
 def test_the_best_trial_is_chosen_and_written(tmp_path):
     runs = Formula()
-    chosen = tune(space(), tmp_path, say=silent, simulate=runs)
+    chosen = tune(space(), tmp_path, runs, silent)
     assert len(runs.seen) == 10
     assert runs.seen[0] == (default_values()["item-learning-rate"], default_values()["l2"])  # the defaults come first
     best = min(runs.seen, key=lambda each: math.log(each[0] / 100) ** 2 + math.log(each[1] / 0.02) ** 2)
     assert (chosen["item-learning-rate"], chosen["l2"]) == best
     written = tomllib.loads((tmp_path / "best.toml").read_text())
-    defaults = default_values()
-    assert written == {
-        "data-set": "synthetic",
-        **{key: value for key, value in chosen.items() if value != defaults[key]},
-    }
-    assert parse_run_config({**defaults, **written}).item_learning_rate == best[0]
+    # Also what is the default: a recipe is laid over others, which may say something else.
+    assert written == {"data-set": "synthetic", "model": "fedmf", **chosen}
+    assert parse_run_config({**default_values(), **written}).item_learning_rate == best[0]
 
 
 def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
     whole, first, rest = Formula(), Formula(stop_after=4), Formula()
-    expected = tune(space(), tmp_path / "whole", say=silent, simulate=whole)
+    expected = tune(space(), tmp_path / "whole", whole, silent)
     with pytest.raises(KeyboardInterrupt):
-        tune(space(), tmp_path / "halves", say=silent, simulate=first)
-    assert tune(space(), tmp_path / "halves", say=silent, simulate=rest) == expected
+        tune(space(), tmp_path / "halves", first, silent)
+    assert tune(space(), tmp_path / "halves", rest, silent) == expected
     assert first.seen + rest.seen == whole.seen
     again = Formula()
-    assert tune(space(), tmp_path / "halves", say=silent, simulate=again) == expected
+    assert tune(space(), tmp_path / "halves", again, silent) == expected
     assert again.seen == []
 
 
 def test_a_trial_without_a_figure_counts_and_is_not_chosen(tmp_path):
     told = []
-    tune(space(trials=3), tmp_path, say=told.append, simulate=Formula(fails=(2,)))
+    tune(space(trials=3), tmp_path, Formula(fails=(2,)), told.append)
     assert [("failed" in line) for line in told] == [False, True, False]
     with pytest.raises(ConfigError, match="no trial of fedmf came to an end"):
-        tune(space(trials=1), tmp_path / "none", say=silent, simulate=Formula(fails=(1,)))
+        tune(space(trials=1), tmp_path / "none", Formula(fails=(1,)), silent)
 
 
 def test_another_space_in_the_same_folder_is_refused(tmp_path):
-    tune(space(trials=1), tmp_path, say=silent, simulate=Formula())
+    tune(space(trials=1), tmp_path, Formula(), silent)
     with pytest.raises(ConfigError, match="trials of another space"):
-        tune(space(trials=1, seed=4), tmp_path, say=silent, simulate=Formula())
+        tune(space(trials=1, seed=4), tmp_path, Formula(), silent)
 
 
+@pytest.mark.parametrize("data_set", ["", "yelp", "kindle", "gowalla-1m"])
 @pytest.mark.parametrize("model", ["fastpfrec", *BASELINES])
-def test_every_model_has_a_space_whose_ends_are_configurations(model):
-    declared = load_space(model)
+def test_every_model_has_a_space_whose_ends_are_configurations(model, data_set):
+    declared = load_space(model, data_set)
+    assert declared.run["data-set"] == (data_set or "gowalla-100k")
     for end in ("low", "high"):
         values = {key: how.get(end, how.get("choices", [None])[0]) for key, how in declared.dimensions.items()}
         parse_run_config({**default_values(), **declared.run, "model": model, **values})
 
 
-def test_all_models_have_the_same_budget():
-    spaces = [load_space(model) for model in ("fastpfrec", *BASELINES)]
+@pytest.mark.parametrize("data_set", ["", "kindle"])
+def test_all_models_have_the_same_budget(data_set):
+    spaces = [load_space(model, data_set) for model in ("fastpfrec", *BASELINES)]
     assert len({(each.trials, each.seed, each.metric, json.dumps(each.run)) for each in spaces}) == 1
 
 
-def test_an_unknown_model_is_refused():
-    with pytest.raises(ConfigError, match=r"--model must be one of fastpfrec, .*, got 'bert'"):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_central_space_is_of_its_settings_and_starts_from_the_defaults(kind):
+    declared = load_space(f"central-{kind}", "yelp")
+    assert declared.central
+    assert (declared.name, declared.run, declared.trials) == (kind, {"data-set": "yelp"}, load_space("fedmf").trials)
+    assert graph_settings(kind, declared.defaults) == graph_settings(kind)
+    for end in ("low", "high"):
+        graph_settings(
+            kind, {key: how.get(end, how.get("choices", [None])[0]) for key, how in declared.dimensions.items()}
+        )
+
+
+def test_an_unknown_model_or_data_set_is_refused():
+    with pytest.raises(ConfigError, match=r"--model must be one of fastpfrec, .*, central-mf, .*, got 'bert'"):
         load_space("bert")
+    with pytest.raises(ConfigError, match=r"--data-sets must be some of gowalla-100k, .*, got 'netflix'"):
+        load_space("fedmf", "netflix")
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "conf" / "baselines").glob("*.toml")), ids=lambda path: path.stem)
+def test_models_are_tuned_on_each_data_set_apart(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(tuning, "tune", lambda space, folder, *rest: seen.append((space.run["data-set"], folder)))
+    monkeypatch.setattr(tuning, "central_trial", lambda *arguments: None)
+    tuning.tune_all(["fedmf"], ["yelp", "kindle"], tmp_path, "", silent)
+    assert seen == [("yelp", tmp_path / "yelp" / "fedmf"), ("kindle", tmp_path / "kindle" / "fedmf")]
+    seen.clear()
+    tuning.tune_all([], [], tmp_path, "", silent)
+    assert [path for _, path in seen] == [tmp_path / "gowalla-100k" / model for model in models()]
+    with pytest.raises(ConfigError, match="netflix"):  # before the first trial of any
+        tuning.tune_all(["fedmf"], ["yelp", "netflix"], tmp_path, "", silent)
+    assert len(seen) == len(models())
+
+
+SHIPPED = sorted((ROOT / "conf" / "baselines").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_the_shipped_values_are_of_the_declared_space(path):
     values = tomllib.loads(path.read_text())
-    declared = load_space(path.stem)
+    declared = load_space(path.stem, values["data-set"])
+    assert values["data-set"] == ("gowalla-100k" if path.parent.name == "baselines" else path.parent.name)
     assert values["model"] == path.stem
-    assert set(values) <= {"data-set", "model", *declared.dimensions}
+    assert set(values) == {"data-set", "model", *declared.dimensions}
     for key, how in declared.dimensions.items():
-        if key not in values:
-            continue
         good = values[key] in how["choices"] if "choices" in how else how["low"] <= values[key] <= how["high"]
         assert good, (key, values[key])
+
+
+# ---- trials ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_federated_trial_is_a_run_of_its_configuration(tmp_path):
+    seen = []
+
+    def simulate(values):
+        seen.append(values)
+        (tmp_path / "summary.json").write_text(json.dumps({"validation": {"ndcg@20": 0.25}}))
+        return tmp_path
+
+    shared = {"data-set": "synthetic", "model": "fedmf", "seed": 4, "num-rounds": 3}
+    trial = federated_trial(shared, "ndcg@20", simulate)
+    assert trial({"l2": 0.02}, tmp_path / "000") == 0.25
+    (values,) = seen
+    assert {key: values[key] for key in shared} == shared
+    assert (values["l2"], values["threads"], values["output-dir"]) == (0.02, 1, str(tmp_path / "000"))
+    with pytest.raises(RunError, match="no finite validation hit@3"):
+        federated_trial(shared, "hit@3", simulate)({}, tmp_path)
+
+
+def test_a_central_trial_trains_on_train_and_looks_at_validation(tmp_path):
+    trial = central_trial("mf", {"data-set": "synthetic", "seed": 2})
+    short = {"epochs": 4, "every": 2, "embedding-dim": 8}
+    longer = trial({**short, "epochs": 40, "every": 20}, tmp_path / "001")
+    assert 0 <= trial(short, tmp_path / "000") < longer < 1
+    assert json.loads((tmp_path / "001" / "summary.json").read_text())["validation"]["ndcg@20"] == longer
+    assert tomllib.loads((tmp_path / "001" / "settings.toml").read_text()) == {**short, "epochs": 40, "every": 20}
+    with pytest.raises(ConfigError, match="'gamma' is no setting of a central model"):
+        trial({"gamma": 1}, tmp_path / "002")
+
+
+CENTRAL = sorted((ROOT / "conf" / "central").rglob("*.toml"))
+
+
+@pytest.mark.parametrize("path", CENTRAL, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_the_shipped_central_settings_are_settings(path):
+    values = tomllib.loads(path.read_text())
+    assert path.stem in KINDS
+    assert central_values(path.stem, path.parent.name) == values
+    for key, value in told(graph_settings(path.stem, values)).items():
+        assert value == values.get(key, value)
