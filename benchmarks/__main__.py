@@ -6,26 +6,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 
-from benchmarks.output import ratios, report, show, spread
-from benchmarks.processes import resident_mb
-from benchmarks.setup import ROOT, configuration, training
+from benchmarks.output import Line, ratios, report, show
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 DataDir = Annotated[str, typer.Option(help="Folder of the named data sets; empty: what was fetched before.")]
 Output = Annotated[str, typer.Option(help="JSON file for the figures.")]
-_WARM_UP = 3
 
 
 @app.command("round")
@@ -39,21 +30,10 @@ def round_cost(
     output: Output = "",
 ) -> None:
     """Milliseconds of one round in-process, everything included (messages, state, check, average, server step)."""
-    figures = []
-    with contextlib.ExitStack() as stack:
-        runs: list[Any] = []
-        for data_set in data_sets.split(","):
-            for count in (int(c) for c in clients.split(",")):
-                changes = {"num_negatives": negatives} if negatives else {}
-                config = configuration(data_set, data_dir, clients_per_round=count, **changes)
-                runs.append((data_set, count, *stack.enter_context(training(config, super_nodes)), []))
-        for server_round in range(1, rounds + _WARM_UP + 1):
-            for _, _, strategy, grid, times in runs:  # interleaved: a slow moment of the machine hits all alike
-                began = time.perf_counter()
-                strategy.run_round(grid, server_round)
-                times.append(time.perf_counter() - began)
-        for data_set, count, _, _, times in runs:
-            figures.append({"data_set": data_set, "clients": count, **spread(times[_WARM_UP:])})
+    from benchmarks.rounds import rounds_of
+
+    changes = {"num_negatives": negatives} if negatives else {}
+    figures = rounds_of(_parts(data_sets), data_dir, _numbers(clients), rounds, super_nodes, **changes)
     report("round", figures, output)
 
 
@@ -68,33 +48,9 @@ def phases(
     output: Output = "",
 ) -> None:
     """Where the milliseconds of a round go, phase by phase, and what none of them names."""
-    from benchmarks.phases import stopwatch
+    from benchmarks.phases import measured
 
-    figures = []
-    for data_set in data_sets.split(","):
-        for count in (int(c) for c in clients.split(",")):
-            config = configuration(data_set, data_dir, clients_per_round=count, threads=threads)
-            times: dict[str, list[float]] = {}
-            with training(config, super_nodes) as (strategy, grid):
-                for server_round in range(1, rounds + _WARM_UP + 1):
-                    with stopwatch() as watch:
-                        began = time.perf_counter()
-                        strategy.run_round(grid, server_round)
-                        total = time.perf_counter() - began
-                    if server_round > _WARM_UP:
-                        named = sum(watch.seconds.values())
-                        for phase, seconds in {
-                            **watch.seconds,
-                            "everything else": total - named,
-                            "round": total,
-                        }.items():
-                            times.setdefault(phase, []).append(seconds)
-            whole = float(np.median(times["round"]))
-            for phase, spent in times.items():
-                share = float(np.median(spent)) / whole
-                figures.append(
-                    {"data_set": data_set, "clients": count, "phase": phase, **spread(spent), "share": share}
-                )
+    figures = measured(_parts(data_sets), data_dir, _numbers(clients), rounds, super_nodes, threads)
     report("phases", figures, output)
 
 
@@ -108,31 +64,13 @@ def reference(
     output: Output = "",
 ) -> None:
     """Milliseconds a client: a model, an optimiser and a state dict for each, against the cohort's kernels with their noise."""
-    import torch
+    from benchmarks.cohort import measured
 
-    from benchmarks.cohort import real_cohort
-    from benchmarks.reference import run_round
-    from fastpfrec_flwr.client.build import build_mechanism
-    from fastpfrec_flwr.parallel import available_threads
-
-    given = available_threads(threads)
-    torch.set_num_threads(given)
-    figures = []
-    for data_set in data_sets.split(","):
-        cohort = real_cohort(configuration(data_set, data_dir), clients)
-        mechanism, each = build_mechanism(cohort.config, given), cohort.clients()
-        loop, kernels = [], []
-        for _ in range(repeats + 1):
-            began = time.perf_counter()
-            run_round(cohort.table, each, cohort.weights, cohort.config, refresh=False)
-            middle = time.perf_counter()
-            mechanism.privatize(cohort.train(given), cohort.keys, cohort.keys, len(cohort.table))
-            loop.append((middle - began) / clients)
-            kernels.append((time.perf_counter() - middle) / clients)
-        for kind, times in (("one by one", loop), ("cohort", kernels)):
-            figures.append({"data_set": data_set, "clients": clients, "kind": kind, **spread(times[1:])})
-        times_faster = float(np.median(loop[1:]) / np.median(kernels[1:]))
-        typer.echo(f"{data_set}: the cohort takes 1/{times_faster:.0f} of the time")
+    figures: list[Line] = []
+    for loop, kernels in measured(_parts(data_sets), data_dir, clients, repeats, threads):
+        figures += [loop, kernels]
+        times_faster = loop["median_ms"] / kernels["median_ms"]
+        typer.echo(f"{loop['data_set']}: the cohort takes 1/{times_faster:.0f} of the time")
     report("reference", figures, output)
 
 
@@ -148,34 +86,9 @@ def central(
     output: Output = "",
 ) -> None:
     """Milliseconds of an epoch of central LightGCN (3 layers, every train pair once), beside a round and a pass over all users."""
-    import torch
+    from benchmarks.central import measured
 
-    from benchmarks.central import lightgcn
-    from fastpfrec_flwr.parallel import available_threads
-
-    given = available_threads(threads)
-    torch.set_num_threads(given)
-    clock = time.process_time if processor else time.perf_counter
-    figures = []
-    for data_set in data_sets.split(","):
-        config = configuration(data_set, data_dir, clients_per_round=clients, threads=given)
-        epochs, rounds = [], []
-        model = lightgcn(config, batch)
-        with training(config, 2) as (strategy, grid):
-            for number in range(1, repeats + 2):  # in turn: a slow moment of the machine hits both
-                began = clock()
-                model.run_epoch()
-                middle = clock()
-                strategy.run_round(grid, number)
-                epochs.append(middle - began)
-                rounds.append(clock() - middle)
-        passes = [each * model.graph.num_users / clients for each in rounds]
-        for kind, count, times in (
-            ("central epoch", model.settings.batches, epochs),
-            ("round", 1, rounds),
-            ("rounds of all users", -(-model.graph.num_users // clients), passes),
-        ):
-            figures.append({"data_set": data_set, "kind": kind, "steps": count, **spread(times[1:])})
+    figures = measured(_parts(data_sets), data_dir, clients, repeats, batch, threads, processor)
     report("central", figures, output)
 
 
@@ -184,16 +97,9 @@ def evaluation(
     data_dir: DataDir = "", data_sets: str = "gowalla-100k,gowalla-1m", repeats: int = 5, output: Output = ""
 ) -> None:
     """Milliseconds of one federated evaluation of all users on the validation part, in-process."""
-    figures = []
-    for data_set in data_sets.split(","):
-        with training(configuration(data_set, data_dir), 2) as (strategy, grid):
-            times = []
-            for _ in range(repeats + 1):
-                began = time.perf_counter()
-                strategy.evaluate(grid, 1, ["validation"])
-                times.append(time.perf_counter() - began)
-            figures.append({"data_set": data_set, **spread(times[1:])})
-    report("evaluation", figures, output)
+    from benchmarks.rounds import evaluations
+
+    report("evaluation", evaluations(_parts(data_sets), data_dir, repeats), output)
 
 
 @app.command()
@@ -207,51 +113,17 @@ def check(
     output: Output = "",
 ) -> None:
     """Milliseconds of one trusted node in a round: distances, checks and mean, of simulated uploads and of whole noised tables."""
-    from dataclasses import replace
+    from benchmarks.checks import measured
 
-    from flwr.app import ConfigRecord
-
-    from fastpfrec_flwr import messages
-    from fastpfrec_flwr.server.build import build_tier
-    from fastpfrec_flwr.trusted_node.alignment import NoCrossCheck
-    from fastpfrec_flwr.trusted_node.detection import NoCheck
-    from fastpfrec_flwr.trusted_node.tier import TrustedNodes
-
-    config = configuration(
-        data_set, data_dir, clients_per_round=clients, num_trusted_nodes=1, threads=1, alignment_z_threshold=alignment
-    )
-    with training(config, 1) as (strategy, grid):
-        table = strategy.state.item_table
-        asked = strategy.configure_train(1, strategy.encode_model(), ConfigRecord(), grid)
-        (reply,) = grid.send_and_receive(asked)
-        k = config.embedding_dim
-        uploads = messages.decode_uploads(reply, 1, clients, len(table), k, config.effective_noise_scale).uploads
-    figures = []
-    tier = build_tier(config, 1)
-    assert isinstance(tier, TrustedNodes)
-    bare = replace(tier, check=NoCheck(), cross_check=NoCrossCheck())
-    now = time.process_time if processor else time.perf_counter  # one thread, so both mean the same
-    for kind, sent in (("simulated", uploads), ("as deployed", whole_tables(uploads, len(table)))):
-        for name, each in (("mean alone", bare), ("checks and mean", tier)):
-            times = []
-            for _ in range(repeats + 1):
-                began = now()
-                each.collect([sent], len(table), 1)
-                times.append(now() - began)
-            figures.append({"uploads": kind, "node does": name, **spread(times[1:])})
-    report("check", figures, output)
+    report("check", measured(data_set, data_dir, clients, alignment, repeats, processor), output)
 
 
 @app.command()
 def memory(data_dir: DataDir = "", data_set: str = "gowalla-100k", rounds: int = 1000, output: Output = "") -> None:
     """Resident memory after each tenth of many rounds of 256 clients: it should be flat."""
-    figures = []
-    with training(configuration(data_set, data_dir, clients_per_round=256), 2) as (strategy, grid):
-        for server_round in range(1, rounds + 1):
-            strategy.run_round(grid, server_round)
-            if server_round % max(rounds // 10, 1) == 0:
-                figures.append({"round": server_round, "resident_mb": resident_mb()})
-    report("memory", figures, output)
+    from benchmarks.rounds import resident_after
+
+    report("memory", resident_after(data_set, data_dir, rounds), output)
 
 
 @app.command()
@@ -282,7 +154,7 @@ def startup(
     """The command line's `--help`, a data set read for the first time, and opened again."""
     from benchmarks.startup import measured
 
-    report("startup", measured(data_sets.split(","), data_dir, repeats), output)
+    report("startup", measured(_parts(data_sets), data_dir, repeats), output)
 
 
 @app.command()
@@ -294,26 +166,9 @@ def flwr(
     output: Output = "",
 ) -> None:
     """Median milliseconds of a round under `flwr run` and in-process: the difference is Flower's and Ray's."""
-    figures = []
-    with tempfile.TemporaryDirectory() as folder:
-        pairs = f'data-set="{data_set}" data-dir="{data_dir}" num-rounds={rounds} evaluate-every=0 report-loss=false'
-        for count in super_nodes.split(","):
-            for kind in ("flwr run", "in-process"):
-                out = Path(folder) / f"{kind.replace(' ', '-')}-{count}"
-                own = f'{pairs} output-dir="{out}"'
-                if kind == "flwr run":
-                    flower = str(Path(sys.executable).with_name("flwr"))
-                    federation = f"num-supernodes={count} client-resources-num-cpus=1"
-                    command = [flower, "run", str(ROOT), "--stream", "-c", own, "--federation-config", federation]
-                else:
-                    command = [sys.executable, "-m", "fastpfrec_flwr", "simulate", "-c", own, "--num-supernodes", count]
-                subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
-                seconds = json.loads((out / "summary.json").read_text())["seconds"]
-                median = 1e3 * seconds["round_median"]
-                figures.append(
-                    {"kind": kind, "super_nodes": int(count), "median_ms": median, "total_s": seconds["total"]}
-                )
-    report("flwr", figures, output)
+    from benchmarks.flower import measured
+
+    report("flwr", measured(data_set, data_dir, rounds, _parts(super_nodes)), output)
 
 
 @app.command()
@@ -344,18 +199,12 @@ def compare(old: Path, new: Path) -> None:
         raise typer.Exit(2) from None
 
 
-def whole_tables(uploads: Any, num_items: int) -> Any:
-    """Simulated dense uploads as real devices send them: noise on every row."""
-    from fastpfrec_flwr.trusted_node.detection import norms_of
-    from fastpfrec_flwr.trusted_node.points import UploadPoints
-    from fastpfrec_flwr.trusted_node.uploads import Uploads
+def _parts(text: str) -> list[str]:
+    return text.split(",")
 
-    clients = uploads.num_clients
-    points = UploadPoints.gather([uploads], [np.arange(clients)], num_items, 1)
-    values = np.concatenate([points.table(j) for j in range(clients)])
-    rows = np.tile(np.arange(num_items, dtype=np.int32), clients)
-    whole = Uploads(points.uploads.nonces, np.arange(clients + 1, dtype=np.int64) * num_items, rows, values, 0.0)
-    return whole.with_norms(norms_of(values, whole.pointer, values.shape[1]))
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in _parts(text)]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""A cohort of real users, as the kernels and the straightforward loop take it."""
+"""A cohort of real users, as the kernels and the straightforward loop take it, and what it costs them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from benchmarks.reference import Client
+from benchmarks.output import Line, spread
+from benchmarks.reference import Client, run_round
+from benchmarks.setup import configuration
+from fastpfrec_flwr.client.build import build_mechanism
 from fastpfrec_flwr.client.participation import round_users
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates, train_cohort
@@ -16,6 +22,7 @@ from fastpfrec_flwr.data import open_shard, prepare
 from fastpfrec_flwr.data.preparation import split_settings
 from fastpfrec_flwr.model.encoders import build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
+from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.randomness import derive_generator, stream_key, user_stream_keys
 from fastpfrec_flwr.server.steps import initial_table
 
@@ -65,3 +72,29 @@ def real_cohort(config: RunConfig, count: int) -> Cohort:
     private = (config.init_scale * generator.standard_normal((len(users), config.embedding_dim))).astype(np.float32)
     keys = user_stream_keys(stream_key(config.seed, "negatives", "train", 1), users)
     return Cohort(config, graphs, table, build_encoder(config).item_weights(table), private, keys)
+
+
+def measured(
+    data_sets: list[str], data_dir: str, clients: int, repeats: int, threads: int
+) -> Iterator[tuple[Line, Line]]:
+    """Milliseconds a client of the straightforward loop and of the kernels with their noise, for each data set.
+
+    Parameters
+    ----------
+    threads : 0 takes what the process was given.
+    """
+    given = available_threads(threads)
+    torch.set_num_threads(given)
+    for data_set in data_sets:
+        cohort = real_cohort(configuration(data_set, data_dir), clients)
+        mechanism, each = build_mechanism(cohort.config, given), cohort.clients()
+        loop, kernels = [], []
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            run_round(cohort.table, each, cohort.weights, cohort.config, refresh=False)
+            middle = time.perf_counter()
+            mechanism.privatize(cohort.train(given), cohort.keys, cohort.keys, len(cohort.table))
+            loop.append((middle - began) / clients)
+            kernels.append((time.perf_counter() - middle) / clients)
+        about = {"data_set": data_set, "clients": clients}
+        yield {**about, "kind": "one by one", **spread(loop[1:])}, {**about, "kind": "cohort", **spread(kernels[1:])}

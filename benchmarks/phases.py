@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 import fastpfrec_flwr.client.node as client_node
 import fastpfrec_flwr.client.opening as client_opening
 import fastpfrec_flwr.messages as messages
@@ -17,7 +19,10 @@ import fastpfrec_flwr.server.aggregators as server_aggregators
 import fastpfrec_flwr.server.strategy as strategy
 import fastpfrec_flwr.trusted_node.aggregators as node_aggregators
 import fastpfrec_flwr.trusted_node.tier as tier
+from benchmarks.output import Line, spread
+from benchmarks.setup import WARM_UP, configuration, training
 from fastpfrec_flwr.client.state import ClientState
+from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.privacy.mechanism import LaplaceMechanism
 from fastpfrec_flwr.server.steps import RowAdamStep
 
@@ -78,3 +83,37 @@ def stopwatch() -> Iterator[Stopwatch]:
     finally:
         for each in reversed(patches):
             each.stop()
+
+
+def measured(
+    data_sets: list[str], data_dir: str, clients: list[int], rounds: int, super_nodes: int, threads: int
+) -> list[Line]:
+    """Milliseconds of each phase, of what none of them names and of the whole round, with each one's share."""
+    figures = []
+    for data_set in data_sets:
+        for count in clients:
+            config = configuration(data_set, data_dir, clients_per_round=count, threads=threads)
+            times = _times_of_phases(config, rounds, super_nodes)
+            whole = float(np.median(times["round"]))
+            for phase, spent in times.items():
+                share = float(np.median(spent)) / whole
+                figures.append(
+                    {"data_set": data_set, "clients": count, "phase": phase, **spread(spent), "share": share}
+                )
+    return figures
+
+
+def _times_of_phases(config: RunConfig, rounds: int, super_nodes: int) -> dict[str, list[float]]:
+    """Seconds of each phase in each round after the warm-up."""
+    times: dict[str, list[float]] = {}
+    with training(config, super_nodes) as (strategy, grid):
+        for server_round in range(1, rounds + WARM_UP + 1):
+            with stopwatch() as watch:
+                began = time.perf_counter()
+                strategy.run_round(grid, server_round)
+                total = time.perf_counter() - began
+            if server_round > WARM_UP:
+                rest = total - sum(watch.seconds.values())
+                for phase, seconds in {**watch.seconds, "everything else": rest, "round": total}.items():
+                    times.setdefault(phase, []).append(seconds)
+    return times

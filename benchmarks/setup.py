@@ -23,6 +23,7 @@ from fastpfrec_flwr.server.steps import ServerState, initial_table
 from fastpfrec_flwr.simulation.grid import InProcessGrid
 
 ROOT = Path(__file__).resolve().parents[1]
+WARM_UP = 3  # rounds before those that are measured
 
 
 def configuration(data_set: str, data_dir: str, **changes: Any) -> RunConfig:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fastpfrec_flwr.config_rules import BASELINES as BASELINES
-from fastpfrec_flwr.config_rules import kebab, rules_of
+from fastpfrec_flwr.config_models import BASELINES as BASELINES
+from fastpfrec_flwr.config_rules import rules_of
+from fastpfrec_flwr.config_wording import kebab
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -6,6 +6,7 @@ would double the seconds of the start and add a third to the memory.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
@@ -17,6 +18,7 @@ from fastpfrec_flwr.client.opening import node_of, place_of, prepared_split
 from fastpfrec_flwr.config import ConfigError, RunConfig, parse_run_config
 
 if TYPE_CHECKING:
+    from fastpfrec_flwr.attacks.claims import Claims
     from fastpfrec_flwr.attacks.clients import LyingClients
 
 
@@ -47,7 +49,7 @@ class AttackedClientApp(ClientApp):
         from fastpfrec_flwr.attacks.replies import Sent
 
         table, order = messages.decode_train(message.content, config.embedding_dim)
-        liars = _liars(context, config, order)
+        liars = self._liars(context, config, order)
         trained = liars.train_beside(table, order)
         reply = self._honest(message, context)
         if reply.has_error() or "uploads" not in reply.content:
@@ -78,10 +80,24 @@ class AttackedClientApp(ClientApp):
             table, order, parts = messages.decode_evaluate(message.content, config.embedding_dim)
             if "test" in parts:
                 place = place_of(context.node_config, config)
-                _liars(context, config, order).measure_exposure(
+                self._liars(context, config, order).measure_exposure(
                     table, order, place.state_root, place.partition, place.num_partitions
                 )
         return self._honest(message, context)
+
+    @cached_property
+    def _claims(self) -> Claims:
+        """What the liars of all its messages have claimed."""
+        from fastpfrec_flwr.attacks.claims import Claims
+
+        return Claims()
+
+    def _liars(self, context: Context, config: RunConfig, order: messages.Order) -> LyingClients:
+        from fastpfrec_flwr.attacks.clients import LyingClients
+
+        place = place_of(context.node_config, config)
+        node = node_of(config, order, place)
+        return LyingClients(node, prepared_split(config, order, place).directory, self._claims)
 
 
 def _attacking(context: Context) -> RunConfig | None:
@@ -92,13 +108,6 @@ def _attacking(context: Context) -> RunConfig | None:
         return parse_run_config(context.run_config)
     except ConfigError:
         return None
-
-
-def _liars(context: Context, config: RunConfig, order: messages.Order) -> LyingClients:
-    from fastpfrec_flwr.attacks.clients import LyingClients
-
-    place = place_of(context.node_config, config)
-    return LyingClients(node_of(config, order, place), prepared_split(config, order, place).directory)
 
 
 def _array(array: Array, dtype: str, shape: tuple[int | None, ...]):  # type: ignore[no-untyped-def]

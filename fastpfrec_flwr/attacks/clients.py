@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.attacks.attackers import active, honest_nonces, lying_users, sent_nonces
 from fastpfrec_flwr.attacks.build import RETRAINED, build_attack
+from fastpfrec_flwr.attacks.claims import Claims
 from fastpfrec_flwr.attacks.exposure import exposed_users, exposure_folder, write_exposure
 from fastpfrec_flwr.attacks.forging import Own, Scene
 from fastpfrec_flwr.attacks.items import target_item
@@ -23,9 +24,6 @@ from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 
-_MOST_CLAIMED = 16
-_CLAIMED: dict[tuple[object, ...], Shard] = {}
-
 
 class LyingClients:
     """The lying users of one simulated SuperNode.
@@ -33,14 +31,16 @@ class LyingClients:
     Parameters
     ----------
     node : the honest SuperNode. directory : of its prepared split, for what best-seller lists tell everybody.
+    claims : what they have claimed before.
     """
 
-    def __init__(self, node: Node, directory: Path) -> None:
+    def __init__(self, node: Node, directory: Path, claims: Claims) -> None:
         self._node = node
         self._config: RunConfig = node.config
         self._liars = lying_users(node.config, node.num_users)
         self._popularity = popularity(directory)
         self._directory = directory
+        self._claims = claims
 
     def train_beside(self, table: NDArray[np.float32], order: Order) -> PrivatizedUploads | None:
         """What the liars' devices send if it is their training that lies; to be called before the honest training."""
@@ -86,15 +86,11 @@ class LyingClients:
         write_exposure(exposure_folder(state_root, order.state_id), partition, num_partitions, item, exposed, users)
 
     def _claimed(self) -> Shard:
-        """What the liars claim to have: thousands of draws, made once."""
+        """What the liars claim to have, see `Claims`."""
         config, users, target = self._config, self._node.shard.users, self._target()
         which = (self._directory, len(users), int(users[0]) if len(users) else -1)
         key = (*which, config.seed, config.attack, config.attack_fraction, target)
-        if key not in _CLAIMED:
-            if len(_CLAIMED) >= _MOST_CLAIMED:
-                _CLAIMED.clear()
-            _CLAIMED[key] = lying_shard(self._node.shard, config, self._liars, target)
-        return _CLAIMED[key]
+        return self._claims.of(key, lambda: lying_shard(self._node.shard, config, self._liars, target))
 
     def _target(self) -> int:
         return target_item(self._config.attack_target_item, self._popularity, self._config.seed)

@@ -17,9 +17,8 @@ from fastpfrec_flwr.attacks.nodes import CompromisedTier
 from fastpfrec_flwr.attacks.notes import MeasuredFolder, Notes, RoundNotes
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
-from fastpfrec_flwr.server.build import Around, build_strategy
+from fastpfrec_flwr.server.build import Around, build_server_step, build_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.steady import SteadyRows
 from fastpfrec_flwr.server.steps import ServerState, ServerStep
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
@@ -34,7 +33,9 @@ def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads
     if config.strategy != "fastpfrec":  # another strategy has no parts to look into
         return build_strategy(config, folder, threads)
     notes = Notes(config)
-    watch = Watch(config, notes)
+    # What is done to pushed rows afterwards is part of what came of the attack.
+    plain = build_server_step(config.model_copy(update={"row_steadiness_threshold": 0.0}), threads)
+    watch = Watch(config, notes, plain)
     measured = None if folder is None else MeasuredFolder(folder.path, notes)
     around = Around(watch.node_aggregator, watch.tier, watch.server_aggregator, watch.step, watch.roster)
     strategy = build_strategy(config, measured, threads, around)
@@ -43,11 +44,17 @@ def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads
 
 
 class Watch:
-    """Makes the note-taking parts and holds what they tell each other within a round."""
+    """Makes the note-taking parts and holds what they tell each other within a round.
 
-    def __init__(self, config: RunConfig, notes: Notes) -> None:
+    Parameters
+    ----------
+    plain : the server step by which the honest clients alone would have moved the table.
+    """
+
+    def __init__(self, config: RunConfig, notes: Notes, plain: ServerStep) -> None:
         self.config = config
         self.notes = notes
+        self.plain = plain
         self.strategy: FastPFRec | None = None
         self.kept: list[NDArray[np.uint64]] = []
         self.reports: list[NodeReport] = []
@@ -197,9 +204,7 @@ class _Step:
         assert watch.round is not None
         if watch.honest_change is not None:
             columns = state.item_table.shape[1]
-            # What is done to pushed rows afterwards is part of what came of the attack.
-            plain = self.inner.step if isinstance(self.inner, SteadyRows) else self.inner
-            honest = plain.apply(state, np.ascontiguousarray(watch.honest_change[:, :columns]), server_round)
+            honest = watch.plain.apply(state, np.ascontiguousarray(watch.honest_change[:, :columns]), server_round)
             watch.round.damage = relative_distance(new.item_table, honest.item_table, state.item_table)
             watch.round.change_damage = relative_distance(
                 change[:, :columns], watch.honest_change[:, :columns], np.zeros_like(change[:, :columns])

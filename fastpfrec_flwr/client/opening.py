@@ -13,7 +13,8 @@ from fastpfrec_flwr.catalogue import Catalogue, hash_of
 from fastpfrec_flwr.client.agreement import CatalogueFile, catalogue_file, load_catalogue, opened, see_that_they_agree
 from fastpfrec_flwr.client.build import build_client
 from fastpfrec_flwr.client.device import Allowance, Device
-from fastpfrec_flwr.client.node import Node, merged_rows
+from fastpfrec_flwr.client.history import merged_rows
+from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.own_data import NodeConfig, OwnData, default_state_root, parse_node_config, read_own_data
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import RunConfig

@@ -43,3 +43,11 @@ def device_users(clients: int, num_users: int) -> NDArray[np.int64]:
     """Users of a real device that train this round: `clients` of them, from the operating system's entropy; ascending."""
     generator = np.random.Generator(np.random.PCG64(secrets.randbits(128)))
     return np.sort(generator.choice(num_users, min(clients, num_users), replace=False)).astype(np.int64)
+
+
+def places_of(own: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the `wanted` users that are among `own` stand there; both ascending and distinct."""
+    places = np.searchsorted(own, wanted)
+    inside = places < len(own)
+    found: NDArray[np.int64] = places[inside][own[places[inside]] == wanted[inside]].astype(np.int64)
+    return found

@@ -1,26 +1,16 @@
-"""A SuperNode's round: isolation of users, independence of the number of SuperNodes, state, evaluation."""
+"""A SuperNode's round: isolation of users, independence of the number of SuperNodes, state."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from cohorts import make_node, make_parts, make_shard, make_table, order, run_config
+from cohorts import make_node, make_shard, make_table, order
+from small_nodes import ITEMS, PARTS, USERS, K, config_of
 
-from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.participation import round_users
-from fastpfrec_flwr.client.state import ClientState, StateError
-from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism, NoNoise
+from fastpfrec_flwr.client.state import StateError
+from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism, Mechanism
 from fastpfrec_flwr.privacy.sampled_rows import SampledRows
-
-USERS, ITEMS, K = 30, 80, 8
-PARTS = make_parts(USERS, ITEMS)
-
-
-def config_of(**changes):
-    return run_config(
-        **{"embedding_dim": K, "num_negatives": 8, "num_trusted_nodes": 1, "item_learning_rate": 5.0, **changes}
-    )
-
 
 CONFIGS = {
     "default": {},
@@ -110,16 +100,6 @@ def test_nobody_elses_rows_reach_an_upload(tmp_path, name, poison, phase):
     assert run(tmp_path, config, 5, rounds=2, poison=poison, phase=phase) == clean
 
 
-def test_nobody_elses_rows_reach_an_evaluation(tmp_path):
-    config = config_of()
-    sums = []
-    for poison in (None, (-(2**31), 2**31 - 1)):
-        shard = make_shard(PARTS, ITEMS, 1, 3, poison)
-        node = make_node(tmp_path / f"{poison}.sqlite3", config, shard, USERS)
-        sums.append(node.evaluate(make_table(ITEMS, K), order(0, 12), ["validation", "test"]))
-    assert sums[0] == sums[1]
-
-
 def test_upload_depends_on_the_users_own_rows_only(tmp_path):
     """Changing one user's items changes that user's upload and no other one."""
     config = config_of()
@@ -176,21 +156,6 @@ def test_private_vectors_move_on_and_others_rest(tmp_path):
     assert np.flatnonzero((after != initial).any(axis=1)).tolist() == drawn.tolist()
 
 
-def test_false_items_stay_the_same_over_the_rounds(tmp_path):
-    """What a sparse upload always touches must not narrow down to the true items."""
-    config = config_of(upload="sparse", noise="none", noise_scale=0.0, perturbation_prob=0.5)
-    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS, NoNoise(Clip(0.0, 0.0)))
-    always = [set(range(ITEMS)) for _ in range(USERS)]
-    for server_round in range(1, 40):
-        uploads, _ = node.train(make_table(ITEMS, K), order(server_round, USERS))
-        for user in range(USERS):
-            always[user] &= set(uploads.rows[uploads.pointer[user] : uploads.pointer[user + 1]].tolist())
-    for user in range(USERS):
-        own = set(PARTS[0][user].tolist())
-        assert own < always[user]
-        assert len(always[user]) == len(own) + max(1, len(own) // 2)
-
-
 @pytest.mark.parametrize("counted", [False, True])
 def test_with_randomised_response_nothing_but_the_drawn_star_reaches_an_upload(tmp_path, counted):
     """Two users whose stars come out the same send the same, whatever their true items are; a refit draws anew."""
@@ -213,18 +178,6 @@ def test_with_randomised_response_nothing_but_the_drawn_star_reaches_an_upload(t
     assert found[0] == found[1]
     refit = node._graphs(node._history("train"), np.arange(USERS), "refit")
     assert not np.array_equal(refit.items, drawn.items)
-
-
-def test_nonces_noise_and_negatives_are_fresh_every_round(tmp_path):
-    node = make_node(tmp_path / "s.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
-    users = np.arange(USERS)
-    keys = [
-        node._keys(purpose, order(server_round, 1, phase=phase), users)
-        for purpose in ("negatives", "nonce", "noise")
-        for server_round in (1, 2)
-        for phase in ("train", "refit")
-    ]
-    assert len(np.unique(np.concatenate(keys))) == 12 * USERS
 
 
 def test_refresh_comes_every_interval(tmp_path):
@@ -271,94 +224,3 @@ def test_refit_learns_from_validation_items_too(tmp_path):
         assert row.tolist() == np.union1d(PARTS[0][user], PARTS[1][user]).tolist()
     train = node._history("train")
     assert train.items[train.starts[3] : train.ends[3]].tolist() == PARTS[0][3].tolist()
-
-
-def deployed(tmp_path, name, secret, mechanism):
-    shard = make_shard(PARTS, ITEMS)
-    state = ClientState(tmp_path / f"{name}.sqlite3", K)
-    return Node(config_of(), shard, state, mechanism, USERS, secret, "cpu", 1)
-
-
-def test_a_real_device_sends_whole_tables_with_fresh_noise(tmp_path):
-    mechanism = LaplaceMechanism(Clip(32.0, 0.0), 0.1, True)
-    uploads = [deployed(tmp_path, name, 5, mechanism).train(make_table(ITEMS, K), order(1, 3))[0] for name in "ab"]
-    for each in uploads:
-        assert each.cover_scale == 0
-        assert (each.rows == np.tile(np.arange(ITEMS), 3)).all()
-        assert each.values.all(axis=1).mean() > 0.99
-    assert not np.array_equal(uploads[0].values, uploads[1].values)
-
-
-def test_a_real_devices_draws_come_from_its_secret_not_from_the_seed(tmp_path):
-    mechanism = NoNoise(Clip(0.0, 0.0))
-    found = [deployed(tmp_path, str(secret), secret, mechanism) for secret in (5, 6)]
-    simulated = make_node(tmp_path / "s.sqlite3", config_of(), make_shard(PARTS, ITEMS), USERS)
-    users = np.arange(USERS)
-    for purpose in ("negatives", "nonce"):
-        keys = [node._keys(purpose, order(1, 3), users) for node in (*found, simulated)]
-        assert len(np.unique(np.concatenate(keys))) == 3 * USERS
-    graphs = [node._graphs(node._history("train"), users) for node in (*found, simulated)]
-    assert not np.array_equal(graphs[0].items, graphs[1].items)
-    assert not np.array_equal(graphs[0].items, graphs[2].items)
-    vectors = [node._initial_vectors(users) for node in (*found, simulated)]
-    assert not np.array_equal(vectors[0], vectors[1])
-    assert not np.array_equal(vectors[0], vectors[2])
-
-
-# ---- evaluation ------------------------------------------------------------------------------------------------------
-
-
-def test_evaluation_sums_add_up_over_supernodes(tmp_path):
-    config = config_of()
-    table = make_table(ITEMS, K)
-    whole = make_node(tmp_path / "w.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
-    expected = whole.evaluate(table, order(0, 12), ["validation", "test"])
-    shares = [
-        make_node(tmp_path / f"{p}.sqlite3", config, make_shard(PARTS, ITEMS, p, 3), USERS).evaluate(
-            table, order(0, 12), ["validation", "test"]
-        )
-        for p in range(3)
-    ]
-    for part in ("validation", "test"):
-        total = shares[0][part]
-        for share in shares[1:]:
-            total = total + share[part]
-        assert total == expected[part]
-
-
-def test_evaluation_by_plain_sorting(tmp_path):
-    """Full ranking in float64, what was seen before masked, against the node's own figures."""
-    from fastpfrec_flwr.evaluation.metrics import metrics
-    from fastpfrec_flwr.model.fastgnn import norm_weights
-
-    config = config_of(popularity_weight=0.0)
-    node = make_node(tmp_path / "s.sqlite3", config, make_shard(PARTS, ITEMS), USERS)
-    table = make_table(ITEMS, K)
-    sums = node.evaluate(table, order(0, 12), ["validation", "test"])
-    private = node._initial_vectors(np.arange(USERS)).astype(np.float64)
-    weighted = norm_weights(table, config.norm_exponent)[:, None] * table.astype(np.float64)
-    for part, truth, seen in (("validation", PARTS[1], PARTS[:1]), ("test", PARTS[2], PARTS[:2])):
-        hits = 0
-        for user in range(USERS):
-            own = PARTS[0][user]
-            vector = (
-                config.user_weight * private[user] + config.neighbour_weight * weighted[own].sum(0) / len(own) ** 0.5
-            )
-            scores = table.astype(np.float64) @ vector
-            for rows in seen:
-                scores[rows[user]] = -np.inf
-            hits += len(np.intersect1d(np.argsort(-scores, kind="stable")[:20], truth[user]))
-        assert metrics(sums[part])["hit_ratio_micro@20"] == pytest.approx(hits / (2 * USERS))
-
-
-def test_random_tables_evaluate_at_chance(tmp_path):
-    """Users and items without structure: a list of 20 finds 20 of the unseen items' share of the truth, no more."""
-    from fastpfrec_flwr.evaluation.metrics import metrics
-
-    parts = make_parts(num_users=1500, num_items=300, largest=30)
-    config = config_of(user_weight=1.0, neighbour_weight=0.0)
-    node = make_node(tmp_path / "s.sqlite3", config, make_shard(parts, 300), 1500)
-    found = metrics(node.evaluate(make_table(300, K), order(0, 12), ["test"])["test"])["hit_ratio_micro@20"]
-    unseen = 300 - np.array([len(train) + len(validation) for train, validation in zip(*parts[:2], strict=True)])
-    chance = np.mean(20 / unseen)
-    assert abs(found - chance) < 4 * np.sqrt(chance / 3000)

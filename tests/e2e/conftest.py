@@ -8,7 +8,7 @@ def warm_kernels(tmp_path_factory):
     """The compiled kernels of this code, so that no device of a test spends its round on compiling them."""
     from fastpfrec_flwr.simulation import grid
     from fastpfrec_flwr.simulation.run import simulate
-    from tests.e2e.deployment import write_catalogue, write_history
+    from tests.e2e.shop import write_catalogue, write_history
     from tests.whole_runs import settings_of
 
     folder = tmp_path_factory.mktemp("warm")

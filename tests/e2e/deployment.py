@@ -13,48 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from fastpfrec_flwr.catalogue import Catalogue
 from tests.e2e.flower import BIN, ROOT, free_port
+from tests.e2e.patience import patience
+from tests.e2e.runs import Run
+from tests.e2e.shop import write_catalogue
 
 HOST = "127.0.0.1"
-NUM_ITEMS = 60
-
-
-def crowding() -> float:
-    """Processes that want to run for each processor, at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def patience(seconds: float) -> float:
-    """A bound on time for a machine with nothing else to do, stretched where others share its processors."""
-    return seconds * crowding()
-
-
-def short_deadline() -> float:
-    """Seconds until a round goes on without somebody, for tests that wait for that. A round takes 5 s on an idle machine, most of
-    it waiting, and 15 s on one where five processes want each processor."""
-    return round(10 + 2 * crowding(), 1)
-
-
-ITEMS = [f"item-{i}" for i in reversed(range(NUM_ITEMS))]  # in an order that is not the sorted one
-
-
-def write_catalogue(path: Path, items: list[str] = ITEMS) -> None:
-    """The catalogue that everybody gets."""
-    Catalogue(tuple(items), name="shop").save(path)
-
-
-def write_history(path: Path, users: int, seed: int, begin: int = 0) -> None:
-    """Interactions of some users with two tastes: the first half of the items, or the second."""
-    generator = np.random.default_rng(seed)
-    lines = ["user,item,timestamp"]
-    for user in range(begin, begin + users):
-        taste = user % 2 * NUM_ITEMS // 2
-        items = taste + generator.choice(NUM_ITEMS // 2, 12, replace=False)
-        lines += [f"person-{user},item-{item},{1_000_000 + n}" for n, item in enumerate(items)]
-    path.write_text("\n".join(lines) + "\n")
 
 
 def descendants(pid: int) -> list[int]:
@@ -256,7 +220,7 @@ class Federation:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def run(self, output: Path, **changes: Any) -> "Run":
+    def run(self, output: Path, **changes: Any) -> Run:
         """`flwr run . field`, and do not wait for its end."""
         values = {
             "output-dir": str(output),
@@ -285,75 +249,6 @@ class Federation:
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {seconds:g} s"
             time.sleep(pause)
-
-
-@dataclass
-class Run:
-    """A run of a federation."""
-
-    federation: Federation
-    run_id: str
-    output: Path
-
-    @property
-    def status(self) -> str:
-        printed = self.federation.flwr("ls", "field", "--run-id", self.run_id, "--format", "json")
-        return str(json.loads(printed)["runs"][0]["status"])
-
-    @property
-    def log(self) -> str:
-        path = self.output / "log.txt"
-        return path.read_text() if path.exists() else ""
-
-    def said(self, text: str) -> bool:
-        return text in self.log
-
-    def wait_until_said(self, text: str, seconds: float) -> None:
-        deadline = time.monotonic() + patience(seconds)
-        while not self.said(text):
-            assert time.monotonic() < deadline, f"{text!r}: not within {seconds:g} s\n{self.everything()}"
-            time.sleep(0.2)
-
-    def stop(self, seconds: float) -> dict[str, Any]:
-        """End the run after the round that runs; its summary.
-
-        Not by `flwr stop`, which cuts the round off: a SuperNode that was fetching a message then sends each answer only with the
-        next message, for as long as it lives (Flower 1.42).
-        """
-        (self.output / "stop").touch()
-        return self._stopped(seconds)
-
-    def cut_off(self, seconds: float) -> dict[str, Any]:
-        """`flwr stop`: the run ends at once; its summary."""
-        self.federation.flwr("stop", self.run_id, "field")
-        return self._stopped(seconds)
-
-    def _stopped(self, seconds: float) -> dict[str, Any]:
-        summary = self._wait_for_summary(seconds)
-        assert summary["stopped"] is True
-        return summary
-
-    def wait(self, seconds: float) -> dict[str, Any]:
-        """Wait for the end of a run that must succeed; its summary."""
-        summary = self._wait_for_summary(seconds)
-        status = self.status
-        assert status == "finished:completed", f"{status}\n{self.everything()}"
-        return summary
-
-    def _wait_for_summary(self, seconds: float) -> dict[str, Any]:
-        path = self.output / "summary.json"
-        deadline = time.monotonic() + patience(seconds)
-        while not path.exists() or self.federation.children(self.federation.superlink, "flwr-serverapp"):
-            assert time.monotonic() < deadline, f"no summary within {seconds:g} s\n{self.everything()}"
-            time.sleep(0.2)
-        return dict(json.loads(path.read_text()))
-
-    def everything(self) -> str:
-        """What everybody printed, for a test that fails."""
-        logs = [f"== run\n{self.log}"]
-        for path in sorted(self.federation.folder.glob("*/out")):
-            logs.append(f"== {path.parent.name}\n{path.read_text(errors='replace')[-4000:]}")
-        return "\n".join(logs)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import sqlite3
 import numpy as np
 import pytest
 
-from tests.e2e.deployment import ITEMS, NUM_ITEMS, federation, write_history
+from tests.e2e.deployment import federation
+from tests.e2e.shop import ITEMS, NUM_ITEMS, write_history
 from tests.whole_runs import Finished
 
 

@@ -13,8 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.deployment import Federation, Run, federation, patience, short_deadline, write_history
+from tests.e2e.deployment import Federation, federation
 from tests.e2e.flower import copy_project
+from tests.e2e.patience import patience, short_deadline
+from tests.e2e.runs import Run
+from tests.e2e.shop import write_history
 
 pytestmark = pytest.mark.nightly
 

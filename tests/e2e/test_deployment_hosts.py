@@ -6,7 +6,9 @@ import subprocess
 
 import pytest
 
-from tests.e2e.deployment import federation, short_deadline, write_history
+from tests.e2e.deployment import federation
+from tests.e2e.patience import short_deadline
+from tests.e2e.shop import write_history
 
 pytestmark = pytest.mark.nightly
 

@@ -10,7 +10,7 @@ from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.messages import row_bytes
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.simulation import grid
-from tests.e2e.deployment import ITEMS, NUM_ITEMS, write_catalogue, write_history
+from tests.e2e.shop import ITEMS, NUM_ITEMS, write_catalogue, write_history
 
 SETTINGS = {
     "data_set": "whatever the server says", "num_trusted_nodes": 1, "embedding_dim": 8, "num_negatives": 16,

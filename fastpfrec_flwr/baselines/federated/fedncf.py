@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.baselines.federated.layouts import WEIGHT_UNIT
 from fastpfrec_flwr.baselines.federated.network_step import network_scores, network_step
 from fastpfrec_flwr.client.deviation import Deviation
-from fastpfrec_flwr.client.node import Node, Ranker
+from fastpfrec_flwr.client.evaluating import Ranker
+from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates
 from fastpfrec_flwr.evaluation.ranking import rank_in_blocks

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.baselines.federated.star import StarNode
 from fastpfrec_flwr.client.deviation import Deviation, local_rows
-from fastpfrec_flwr.client.node import Ranker
+from fastpfrec_flwr.client.evaluating import Ranker
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates
 from fastpfrec_flwr.evaluation.ranking import rank_in_blocks
@@ -22,7 +22,6 @@ from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.graph import LocalGraphs
 from fastpfrec_flwr.model.linear import layer_weights
-from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 
 
 class LocalOnly(StarNode):
@@ -33,8 +32,10 @@ class LocalOnly(StarNode):
         """Nothing is blended: a device keeps all that it changed."""
         return 0.0
 
-    def _spent_after(self, positions: NDArray[np.int64], num_items: int) -> None:
+    @property
+    def epsilon_budget(self) -> float:
         """Nothing leaves, so nothing is spent."""
+        return 0.0
 
     def local_updates(
         self,
@@ -46,8 +47,7 @@ class LocalOnly(StarNode):
         deviations: list[Deviation] | None,
     ) -> LocalUpdates:
         """See `Node`."""
-        seed = self.config.seed if self.secret is None else self.secret
-        keys = user_stream_keys(stream_key(seed, "kept-negatives", order.phase), users)
+        keys = self._streams.keys(users, "kept-negatives", order.phase)
         plan = plan_cohort(graphs, keys, True, self.config.num_negatives, self.threads)
         local = local_rows(table, plan.rows, plan.pointer, deviations or [])
         return self.step(local, graphs, plan, private, order.report_loss)

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.baselines.federated.layouts import ClusterLayout, cluster_layout
 from fastpfrec_flwr.baselines.federated.star import StarNode
 from fastpfrec_flwr.client.deviation import Deviation
-from fastpfrec_flwr.client.node import Ranker, own_rows
+from fastpfrec_flwr.client.evaluating import Ranker
+from fastpfrec_flwr.client.history import own_rows
 from fastpfrec_flwr.client.plan import CohortPlan
 from fastpfrec_flwr.client.training import LocalUpdates
 from fastpfrec_flwr.compiling import compiled
