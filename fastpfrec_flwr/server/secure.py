@@ -22,6 +22,7 @@ from fastpfrec_flwr.messages.secure import Group, Parcels
 from fastpfrec_flwr.privacy.masking import group_threshold
 from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask
 from fastpfrec_flwr.randomness import derive_generator
+from fastpfrec_flwr.server.receiving import Received
 from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
@@ -90,8 +91,8 @@ class SecureFastPFRec(FastPFRec):
             arrived, np.arange(len(arrived) + 1, dtype=np.int64) * items, rows, np.empty((0, 1), np.float32), 0.0,
         )  # fmt: skip
         self._tier = _Opened(opened)
-        self._aggregate(server_round, [counted], reports, sums.refused, time.perf_counter() - began)
-        assert self.outcome is not None
+        received = Received([counted], reports, sums.refused, time.perf_counter() - began)
+        self.outcome = self._aggregate(server_round, received)
         return self.outcome
 
     def _ask(

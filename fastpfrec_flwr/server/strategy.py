@@ -23,20 +23,20 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
 from fastpfrec_flwr.files import source_fingerprint
-from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
+from fastpfrec_flwr.messages import Order, RefusedError
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
-from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
+from fastpfrec_flwr.server.assignment import assignment_key
 from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
-from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
+from fastpfrec_flwr.server.receiving import Expected, Received, Receiver
+from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import FixedRows, ServerState, ServerStep
 from fastpfrec_flwr.server.training import Training
+from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
-from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
 class FastPFRec(Strategy):
@@ -73,7 +73,7 @@ class FastPFRec(Strategy):
         self._state_id = "training"
         self._phase = "train"
         self._catalogue = ("", 0)
-        self._last_nonces: set[int] = set()
+        self._receiver = Receiver(config, threads)
         self.outcome: RoundOutcome | None = None
         self.evaluation_refused: list[str] = []
         self.evaluated_users: dict[str, int] = {}  # part -> users with truth in its last evaluation
@@ -110,7 +110,7 @@ class FastPFRec(Strategy):
             state = replace(state, item_counts=np.zeros(len(state.item_table)))
         self._state = state
         self._roster.restore(dict(state.quarantine))
-        self._last_nonces = set()
+        self._receiver.forget()
 
     @property
     def state(self) -> ServerState:
@@ -171,41 +171,16 @@ class FastPFRec(Strategy):
         The new table, or None where nothing healthy arrived (the model then stays); counts of the round. `self.outcome` has
         the details.
         """
-        began = time.perf_counter()
-        table = self.state.item_table
-        parts: list[Uploads] = []
-        reports: list[TrainReport] = []
-        refused: list[str] = []
-        nonces: set[int] = set()
-        most = self._nodes.most_uploads(self._clients_wanted)
-        version = self.order(server_round).table_version
-        key = assignment_key(self._config, self._nodes.deployed, self._phase, server_round)
-        for reply in replies:
-            try:
-                decoded = messages.decode_uploads(
-                    reply,
-                    server_round,
-                    most.get(reply.metadata.src_node_id, 0),
-                    len(table),
-                    self._config.upload_width,
-                    0.0 if self._nodes.deployed else self._cover_scale,
-                    self._threads,
-                    self._config.upload_precision,
-                    version,
-                    noise_kind=self._config.noise_kind,
-                    rows_each=self._rows_each,
-                )
-            except RefusedError as error:
-                refused.append(str(error))
-                continue
-            refused += decoded.refused
-            fresh = with_keyed_nonces(self._fresh(decoded.uploads, nonces, refused), key)
-            reports.append(decoded.report)
-            if fresh.num_clients:
-                parts.append(fresh)
-        self._last_nonces = nonces
-        self._aggregate(server_round, parts, reports, refused, time.perf_counter() - began)
-        assert self.outcome is not None
+        deployed = self._nodes.deployed
+        expected = Expected(
+            server_round,
+            self.order(server_round).table_version,
+            len(self.state.item_table),
+            self._nodes.most_uploads(self._clients_wanted),
+            deployed,
+            assignment_key(self._config, deployed, self._phase, server_round),
+        )
+        self.outcome = self._aggregate(server_round, self._receiver.receive(replies, expected))
         counts = MetricRecord(
             {
                 "clients": self.outcome.trained,
@@ -216,90 +191,54 @@ class FastPFRec(Strategy):
         )
         return (self.encode_model() if self.outcome.moved else None), counts
 
-    @property
-    def _cover_scale(self) -> float:
-        return self._config.effective_noise_scale if self._config.upload == "dense" else 0.0
-
-    @property
-    def _rows_each(self) -> int | None:
-        """How many rows each upload must bring, where their number is fixed."""
-        config = self._config
-        if config.upload != "sampled":
-            return None
-        return rows_in_upload(config.upload, config.sampled_share, len(self.state.item_table))
-
-    def _fresh(self, uploads: Uploads, seen: set[int], refused: list[str]) -> Uploads:
-        """Leave out uploads that came twice or were replayed from the last round."""
-        new = np.ones(uploads.num_clients, np.bool_)
-        for j, nonce in enumerate(uploads.nonces.tolist()):
-            if nonce in seen or nonce in self._last_nonces:
-                new[j] = False
-                refused.append("upload came twice" if nonce in seen else "upload replayed from the last round")
-            seen.add(nonce)
-        return uploads if new.all() else messages.select_clients(uploads, np.flatnonzero(new))
-
-    def _aggregate(
-        self,
-        server_round: int,
-        parts: list[Uploads],
-        reports: list[TrainReport],
-        refused: list[str],
-        client_seconds: float,
-    ) -> None:
-        config, table = self._config, self.state.item_table
+    def _aggregate(self, server_round: int, received: Received) -> RoundOutcome:
+        """Let the tier collect what was received, check across its nodes, and move the model if enough of it is usable."""
+        config, num_rows = self._config, len(self.state.item_table)
         began = time.perf_counter()
-        nodes = self._tier.collect(parts, len(table), server_round)
+        nodes = self._tier.collect(received.parts, num_rows, server_round)
         collected = time.perf_counter()
         healthy = healthy_nodes(
-            nodes,
-            len(table),
-            config.effective_noise_scale,
-            config.node_z_threshold,
-            config.seed,
-            server_round,
+            nodes, num_rows, config.effective_noise_scale, config.node_z_threshold, config.seed, server_round
         )
-        means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
-        usable = sum(node.clients - node.isolated_clients for node, well in zip(nodes, healthy, strict=True) if well)
-        enough = usable >= config.min_clients
-        events: list[str] = []
-        shortened: frozenset[int] = frozenset()
-        if not enough:
-            means = []
-        if means:
-            change = self._aggregator.combine(
-                means, len(table), config.upload_width, config.seed, server_round, self._threads
-            )
-            if config.upload == "sampled":
-                change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
-            if config.counted:
-                self._count(change[:, -1], sum(mean.clients for mean in means))
-                change = np.ascontiguousarray(change[:, :-1])
-            pulled = _pulled(self.state)
-            self._state = self._step.apply(self.state, change, server_round)
-            shortened = _pulled(self.state)
-            if new := sorted(shortened - pulled):
-                events.append(f"item rows pulled one way, kept short from now on: {', '.join(map(str, new))}")
+        kept = [node for node, well in zip(nodes, healthy, strict=True) if well]
+        usable = sum(node.clients - node.isolated_clients for node in kept)
+        means = [node.mean for node in kept if node.mean is not None] if usable >= config.min_clients else []
+        events = self._move(means, server_round) if means else []
         self._quarantine(nodes, healthy, server_round)
         attendance = self._roster.attendance
-        positives = sum(report.positives for report in reports)
-        self.outcome = RoundOutcome(
-            trained=sum(part.num_clients for part in parts),
-            refused=refused,
+        return RoundOutcome(
+            trained=received.num_clients,
+            refused=received.refused,
             isolated=sum(
                 node.isolated_clients if well else node.clients for node, well in zip(nodes, healthy, strict=True)
             ),
-            isolated_nodes=sum(not well for well in healthy),
-            skipped=sum(report.skipped for report in reports),
-            loss=sum(report.loss_sum for report in reports) / positives if positives else None,
-            uploaded_rows=sum(len(part.rows) for part in parts),
+            isolated_nodes=len(nodes) - len(kept),
+            skipped=received.skipped,
+            loss=received.loss,
+            uploaded_rows=received.num_rows,
             moved=bool(means),
-            tier_seconds=(client_seconds, collected - began, time.perf_counter() - collected),
+            tier_seconds=(received.seconds, collected - began, time.perf_counter() - collected),
             why_unmoved=why_unmoved(usable, config.min_clients, attendance.nobody),
-            skips=count_skips(reports),
+            skips=received.skips,
             attendance=attendance,
             events=[*self._roster.sentences(), *events],
-            shortened=len(shortened),
+            shortened=len(_pulled(self.state)) if means else 0,
         )
+
+    def _move(self, means: list[NodeMean], server_round: int) -> list[str]:
+        """Average the nodes' means, step and blend; returns what the log should say of rows."""
+        config, pulled = self._config, _pulled(self.state)
+        change = self._aggregator.combine(
+            means, len(self.state.item_table), config.upload_width, config.seed, server_round, self._threads
+        )
+        if config.upload == "sampled":
+            change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
+        if config.counted:
+            self._count(change[:, -1], sum(mean.clients for mean in means))
+            change = np.ascontiguousarray(change[:, :-1])
+        self._state = self._step.apply(self.state, change, server_round)
+        new = sorted(_pulled(self.state) - pulled)
+        return [f"item rows pulled one way, kept short from now on: {', '.join(map(str, new))}"] if new else []
 
     def _quarantine(self, nodes: list[NodeReport], healthy: list[bool], server_round: int) -> None:
         """Tell the roster which means stood out, and keep what it makes of that.
