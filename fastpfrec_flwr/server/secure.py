@@ -72,7 +72,7 @@ class SecureFastPFRec(FastPFRec):
         ]
 
     def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
-        """Run one whole round: four exchanges instead of one; `flags` as in `configure_train`, with `_` for `-`."""
+        """Run one whole round, see `DeviceStrategy`: four exchanges instead of one."""
         began = time.perf_counter()
         sums = _Sums()
         shares = dict(zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True))

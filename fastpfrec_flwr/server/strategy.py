@@ -16,19 +16,16 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
-from fastpfrec_flwr.files import source_fingerprint
-from fastpfrec_flwr.messages import Order, RefusedError
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.assignment import assignment_key
 from fastpfrec_flwr.server.average import healthy_nodes
-from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
+from fastpfrec_flwr.server.device_strategy import DeviceStrategy
 from fastpfrec_flwr.server.receiving import Expected, Received, Receiver
 from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -39,7 +36,7 @@ from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
 
 
-class FastPFRec(Strategy):
+class FastPFRec(DeviceStrategy):
     """The hierarchical strategy.
 
     Parameters
@@ -59,24 +56,16 @@ class FastPFRec(Strategy):
         aggregator: ServerAggregator = NodeAverage(),  # noqa: B008 - frozen and without state
         roster: Roster = AllThere(),  # noqa: B008 - frozen and without state
     ) -> None:
-        self._config = config
+        super().__init__(config)
         self._tier = tier
         self._step = step
         self._aggregator = aggregator
         self._roster = roster
-        self._exchange = Exchange()
         self._threads = threads
         self.folder = folder
         self.stop = Event()  # set it to stop after the round that runs
-        self._nodes = SuperNodes([], [], [])
-        self._state: ServerState | None = None
-        self._state_id = "training"
-        self._phase = "train"
-        self._catalogue = ("", 0)
         self._receiver = Receiver(config, threads)
         self.outcome: RoundOutcome | None = None
-        self.evaluation_refused: list[str] = []
-        self.evaluated_users: dict[str, int] = {}  # part -> users with truth in its last evaluation
 
     @property
     def route(self) -> str:
@@ -85,57 +74,15 @@ class FastPFRec(Strategy):
             return "the server, without trusted nodes"
         return f"{self._config.num_trusted_nodes} trusted nodes"
 
-    def notes(self) -> list[str]:
-        """What the log should say of it beside that: nothing."""
-        return []
-
-    def attach(self, nodes: SuperNodes, state_id: str) -> None:
-        """Take the SuperNodes that take part, and the name of the state that their devices keep."""
-        self._nodes = nodes
-        self._exchange = Exchange(one_by_one=nodes.deployed)
-        self._state_id = state_id
-
-    def use_catalogue(self, hash_: str, version: int) -> None:
-        """Tell the devices with every message which catalogue it is about; one that has another answers with an error."""
-        self._catalogue = (hash_, version)
-
     def fix_rows(self, fixed: NDArray[np.bool_]) -> None:
         """Let rows of the table ((items,) True) stay as they are, whatever the rounds bring."""
         self._step = FixedRows(self._step, fixed)
 
     def begin(self, phase: str, state: ServerState) -> None:
         """Begin a phase (`train`, `refit`) from a state."""
-        self._phase = phase
-        if self._config.counted and state.item_counts is None:
-            state = replace(state, item_counts=np.zeros(len(state.item_table)))
-        self._state = state
+        super().begin(phase, state)
         self._roster.restore(dict(state.quarantine))
         self._receiver.forget()
-
-    @property
-    def state(self) -> ServerState:
-        """The server's state after the last round."""
-        if self._state is None:
-            raise RuntimeError("no phase has begun: call begin() first")
-        return self._state
-
-    def order(
-        self,
-        server_round: int,
-        clients: int = 0,
-        report_loss: bool = False,
-        snapshot: bool = False,
-        restore: int = 0,
-    ) -> Order:
-        """What this round's messages say."""
-        return Order(
-            source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore,
-            *self._catalogue,
-        )  # fmt: skip
-
-    def encode_model(self) -> ArrayRecord:
-        """The model as this round's messages carry it."""
-        return messages.encode_model(self.state.item_table, self.state.item_counts, self._config.download_precision)
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 
@@ -257,61 +204,18 @@ class FastPFRec(Strategy):
         self._state = replace(self.state, item_counts=self.state.item_counts + mean * clients / COUNT_UNIT)
 
     def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
-        """Run one whole round; `flags` as in `configure_train`, with `_` for `-`."""
+        """Run one whole round, see `DeviceStrategy`."""
         config = ConfigRecord({key.replace("_", "-"): value for key, value in flags.items()})
         outgoing = self.configure_train(server_round, self.encode_model(), config, grid)
         self.aggregate_train(server_round, self._exchange(grid, outgoing, self._config.round_timeout))
         assert self.outcome is not None
         return self.outcome
 
-    # ---- evaluation --------------------------------------------------------------------------------------------------
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One message per SuperNode; `config["parts"]` names what to rank (validation, test)."""
-        parts = [str(part) for part in config["parts"]]  # type: ignore[union-attr]
-        order = self.order(server_round)
-        return [Message(messages.encode_evaluate(arrays, order, parts), node, "evaluate") for node in self._nodes.ids]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Metrics over all users, keyed `<part>/<metric>`; None where nobody answered."""
-        found = self._sums(replies)
-        values = {f"{part}/{name}": value for part, sums in found.items() for name, value in metrics(sums).items()}
-        return MetricRecord(values) if values else None  # type: ignore[arg-type]
-
-    def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]:
-        """Rank all users' unseen items on their devices; part -> metric -> value."""
-        config = ConfigRecord({"parts": parts})
-        outgoing = self.configure_evaluate(server_round, self.encode_model(), config, grid)
-        found = self._sums(self._exchange(grid, outgoing, self._config.round_timeout))
-        self.evaluated_users |= {part: sums.users for part, sums in found.items()}
-        return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
-
-    def _sums(self, replies: Iterable[Message]) -> dict[str, MetricSums]:
-        total: dict[str, MetricSums] = {}
-        for reply in replies:
-            try:
-                held = self._nodes.users_of(reply.metadata.src_node_id)
-                decoded = messages.decode_metric_sums(reply)
-                if any(sums.users > held for sums in decoded.values()):
-                    raise RefusedError(f"evaluate reply: figures of more users than the SuperNode has ({held})")
-                for part, sums in decoded.items():
-                    total[part] = total.get(part, MetricSums.zero()) + sums
-            except RefusedError as error:
-                self.evaluation_refused.append(str(error))
-        return total
-
     # ---- the whole run -----------------------------------------------------------------------------------------------
 
     def summary(self) -> None:
         """Print what this strategy is made of."""
         print(f"FastPFRec: {self._tier}, {self._step}, {len(self._nodes.ids)} SuperNodes")
-
-    def release(self, grid: Grid) -> None:
-        """Tell the devices of a simulation that this phase's state is not needed any more."""
-        for _ in self._exchange(grid, [query(node, "release", self.order(0)) for node in self._nodes.ids], 30.0):
-            pass
 
     def start(
         self,

@@ -1,7 +1,4 @@
-"""The loop around the rounds: discovery, evaluation, early stop, refit, checkpoints, resume, and the files of the run.
-
-It knows a strategy by the small face below, so it needs no import of one.
-"""
+"""The loop around the rounds: discovery, evaluation, early stop, refit, checkpoints, resume, and the files of the run."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
@@ -28,6 +25,7 @@ from fastpfrec_flwr.messages import Order
 from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.server.beginning import known_rows, starting_table
 from fastpfrec_flwr.server.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from fastpfrec_flwr.server.device_strategy import DeviceStrategy
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.health import MetricsFile, health_line, round_health
 from fastpfrec_flwr.server.nodes import STABLE_SECONDS, SuperNodes, discover, fetch_catalogue
@@ -45,37 +43,6 @@ _MOST_WARNINGS = 10
 CRITERION = "ndcg@20"
 
 
-class Rounds(Protocol):
-    """What the loop needs of a strategy."""
-
-    evaluation_refused: list[str]
-    evaluated_users: dict[str, int]
-
-    @property
-    def state(self) -> ServerState: ...  # noqa: D102
-
-    @property
-    def route(self) -> str: ...  # noqa: D102
-
-    def notes(self) -> list[str]: ...  # noqa: D102
-
-    def order(self, server_round: int) -> Order: ...  # noqa: D102
-
-    def attach(self, nodes: SuperNodes, state_id: str) -> None: ...  # noqa: D102
-
-    def use_catalogue(self, hash_: str, version: int) -> None: ...  # noqa: D102
-
-    def fix_rows(self, fixed: NDArray[np.bool_]) -> None: ...  # noqa: D102
-
-    def begin(self, phase: str, state: ServerState) -> None: ...  # noqa: D102
-
-    def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome: ...  # noqa: D102
-
-    def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]: ...  # noqa: D102
-
-    def release(self, grid: Grid) -> None: ...  # noqa: D102
-
-
 class Training:
     """One run, from discovery to the summary.
 
@@ -84,7 +51,9 @@ class Training:
     strategy : what runs a round. folder : where files go, or None. stop : set it to stop after the round that runs.
     """
 
-    def __init__(self, strategy: Rounds, grid: Grid, config: RunConfig, folder: RunFolder | None, stop: Event) -> None:
+    def __init__(
+        self, strategy: DeviceStrategy, grid: Grid, config: RunConfig, folder: RunFolder | None, stop: Event
+    ) -> None:
         self._strategy = strategy
         self._grid = grid
         self._config = config

@@ -316,8 +316,8 @@ def test_where_nobody_can_evaluate_the_run_still_ends(finished):
 
 
 def test_other_code_on_a_supernode_is_refused(finished, monkeypatch):
-    from fastpfrec_flwr.server import strategy
+    from fastpfrec_flwr.server import device_strategy
 
-    monkeypatch.setattr(strategy, "source_fingerprint", lambda: "0123456789abcdef")
+    monkeypatch.setattr(device_strategy, "source_fingerprint", lambda: "0123456789abcdef")
     with pytest.raises(RunError, match=r"runs other code than the server .* end the local SuperLink"):
         finished()
