@@ -25,7 +25,9 @@ from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.assignment import assignment_key
 from fastpfrec_flwr.server.average import healthy_nodes
+from fastpfrec_flwr.server.beginning import begin_run
 from fastpfrec_flwr.server.device_strategy import DeviceStrategy
+from fastpfrec_flwr.server.logbook import Logbook
 from fastpfrec_flwr.server.receiving import Expected, Received, Receiver
 from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
@@ -227,7 +229,7 @@ class FastPFRec(DeviceStrategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the whole training; see `server.training.Training`, which is this method in a file of its own.
+        """Run the whole training: `begin_run`, and the rounds of `Training`.
 
         Parameters
         ----------
@@ -245,7 +247,9 @@ class FastPFRec(DeviceStrategy):
                 "num_rounds, timeout, train_config and evaluate_config come from the run configuration: "
                 "set num-rounds, round-timeout and evaluate-every there"
             )
-        return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
+        log = Logbook(self._config, self.folder)
+        beginning = begin_run(self, grid, self._config, log, initial_arrays)
+        return Training(self, grid, beginning, log, self.stop, evaluate_fn).run()
 
 
 def _pulled(state: ServerState) -> frozenset[int]:
