@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.randomness import stream_key
 from fastpfrec_flwr.server.errors import RunError
-from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
+from fastpfrec_flwr.server.receiving import Received
+from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import AverageStep, ServerState
 from fastpfrec_flwr.server.strategy import FastPFRec
@@ -111,36 +111,28 @@ class ForeignStrategy(FastPFRec):
     def _clients_wanted(self) -> int:
         return len(self._calls)
 
-    def _aggregate(
-        self,
-        server_round: int,
-        parts: list[Uploads],
-        reports: list[TrainReport],
-        refused: list[str],
-        client_seconds: float,
-    ) -> None:
+    def _aggregate(self, server_round: int, received: Received) -> RoundOutcome:
         began = time.perf_counter()
-        usable = sum(part.num_clients for part in parts)
+        usable = received.num_clients
         arrays = None
         if usable >= self._config.min_clients:
             with _quiet(), _cheap_collections():
-                arrays, _ = self._strategy.aggregate_train(server_round, self._replies(parts, server_round))
+                arrays, _ = self._strategy.aggregate_train(server_round, self._replies(received.parts, server_round))
         if arrays is not None:
             state = self.state
             self._state = replace(state, item_table=self._checked(arrays, server_round), steps=state.steps + 1)
-        positives = sum(report.positives for report in reports)
-        self.outcome = RoundOutcome(
+        return RoundOutcome(
             trained=usable,
-            refused=refused,
+            refused=received.refused,
             isolated=0,
             isolated_nodes=0,
-            skipped=sum(report.skipped for report in reports),
-            loss=sum(report.loss_sum for report in reports) / positives if positives else None,
-            uploaded_rows=sum(len(part.rows) for part in parts),
+            skipped=received.skipped,
+            loss=received.loss,
+            uploaded_rows=received.num_rows,
             moved=arrays is not None,
-            tier_seconds=(client_seconds, 0.0, time.perf_counter() - began),
+            tier_seconds=(received.seconds, 0.0, time.perf_counter() - began),
             why_unmoved=why_unmoved(usable, self._config.min_clients),
-            skips=count_skips(reports),
+            skips=received.skips,
         )
 
     def _replies(self, parts: list[Uploads], server_round: int) -> list[Message]:

@@ -22,6 +22,7 @@ from fastpfrec_flwr.messages.secure import Group, Parcels
 from fastpfrec_flwr.privacy.masking import group_threshold
 from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask
 from fastpfrec_flwr.randomness import derive_generator
+from fastpfrec_flwr.server.receiving import Received
 from fastpfrec_flwr.server.rounds import RoundOutcome
 from fastpfrec_flwr.server.strategy import FastPFRec
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
@@ -71,7 +72,7 @@ class SecureFastPFRec(FastPFRec):
         ]
 
     def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
-        """Run one whole round: four exchanges instead of one; `flags` as in `configure_train`, with `_` for `-`."""
+        """Run one whole round, see `DeviceStrategy`: four exchanges instead of one."""
         began = time.perf_counter()
         sums = _Sums()
         shares = dict(zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True))
@@ -90,8 +91,8 @@ class SecureFastPFRec(FastPFRec):
             arrived, np.arange(len(arrived) + 1, dtype=np.int64) * items, rows, np.empty((0, 1), np.float32), 0.0,
         )  # fmt: skip
         self._tier = _Opened(opened)
-        self._aggregate(server_round, [counted], reports, sums.refused, time.perf_counter() - began)
-        assert self.outcome is not None
+        received = Received([counted], reports, sums.refused, time.perf_counter() - began)
+        self.outcome = self._aggregate(server_round, received)
         return self.outcome
 
     def _ask(

@@ -16,30 +16,29 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.evaluation.metrics import MetricSums, metrics
-from fastpfrec_flwr.files import source_fingerprint
-from fastpfrec_flwr.messages import Order, RefusedError, TrainReport
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
-from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
-from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
+from fastpfrec_flwr.server.assignment import assignment_key
 from fastpfrec_flwr.server.average import healthy_nodes
-from fastpfrec_flwr.server.nodes import Exchange, SuperNodes, query
-from fastpfrec_flwr.server.rounds import RoundOutcome, count_skips, why_unmoved
+from fastpfrec_flwr.server.beginning import begin_run
+from fastpfrec_flwr.server.device_strategy import DeviceStrategy
+from fastpfrec_flwr.server.logbook import Logbook
+from fastpfrec_flwr.server.receiving import Expected, Received, Receiver
+from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import FixedRows, ServerState, ServerStep
 from fastpfrec_flwr.server.training import Training
+from fastpfrec_flwr.trusted_node.aggregation import NodeMean
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
-from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
-class FastPFRec(Strategy):
+class FastPFRec(DeviceStrategy):
     """The hierarchical strategy.
 
     Parameters
@@ -59,24 +58,16 @@ class FastPFRec(Strategy):
         aggregator: ServerAggregator = NodeAverage(),  # noqa: B008 - frozen and without state
         roster: Roster = AllThere(),  # noqa: B008 - frozen and without state
     ) -> None:
-        self._config = config
+        super().__init__(config)
         self._tier = tier
         self._step = step
         self._aggregator = aggregator
         self._roster = roster
-        self._exchange = Exchange()
         self._threads = threads
         self.folder = folder
         self.stop = Event()  # set it to stop after the round that runs
-        self._nodes = SuperNodes([], [], [])
-        self._state: ServerState | None = None
-        self._state_id = "training"
-        self._phase = "train"
-        self._catalogue = ("", 0)
-        self._last_nonces: set[int] = set()
+        self._receiver = Receiver(config, threads)
         self.outcome: RoundOutcome | None = None
-        self.evaluation_refused: list[str] = []
-        self.evaluated_users: dict[str, int] = {}  # part -> users with truth in its last evaluation
 
     @property
     def route(self) -> str:
@@ -85,57 +76,15 @@ class FastPFRec(Strategy):
             return "the server, without trusted nodes"
         return f"{self._config.num_trusted_nodes} trusted nodes"
 
-    def notes(self) -> list[str]:
-        """What the log should say of it beside that: nothing."""
-        return []
-
-    def attach(self, nodes: SuperNodes, state_id: str) -> None:
-        """Take the SuperNodes that take part, and the name of the state that their devices keep."""
-        self._nodes = nodes
-        self._exchange = Exchange(one_by_one=nodes.deployed)
-        self._state_id = state_id
-
-    def use_catalogue(self, hash_: str, version: int) -> None:
-        """Tell the devices with every message which catalogue it is about; one that has another answers with an error."""
-        self._catalogue = (hash_, version)
-
     def fix_rows(self, fixed: NDArray[np.bool_]) -> None:
         """Let rows of the table ((items,) True) stay as they are, whatever the rounds bring."""
         self._step = FixedRows(self._step, fixed)
 
     def begin(self, phase: str, state: ServerState) -> None:
         """Begin a phase (`train`, `refit`) from a state."""
-        self._phase = phase
-        if self._config.counted and state.item_counts is None:
-            state = replace(state, item_counts=np.zeros(len(state.item_table)))
-        self._state = state
+        super().begin(phase, state)
         self._roster.restore(dict(state.quarantine))
-        self._last_nonces = set()
-
-    @property
-    def state(self) -> ServerState:
-        """The server's state after the last round."""
-        if self._state is None:
-            raise RuntimeError("no phase has begun: call begin() first")
-        return self._state
-
-    def order(
-        self,
-        server_round: int,
-        clients: int = 0,
-        report_loss: bool = False,
-        snapshot: bool = False,
-        restore: int = 0,
-    ) -> Order:
-        """What this round's messages say."""
-        return Order(
-            source_fingerprint(), self._state_id, self._phase, server_round, clients, report_loss, snapshot, restore,
-            *self._catalogue,
-        )  # fmt: skip
-
-    def encode_model(self) -> ArrayRecord:
-        """The model as this round's messages carry it."""
-        return messages.encode_model(self.state.item_table, self.state.item_counts, self._config.download_precision)
+        self._receiver.forget()
 
     # ---- one round ---------------------------------------------------------------------------------------------------
 
@@ -171,41 +120,16 @@ class FastPFRec(Strategy):
         The new table, or None where nothing healthy arrived (the model then stays); counts of the round. `self.outcome` has
         the details.
         """
-        began = time.perf_counter()
-        table = self.state.item_table
-        parts: list[Uploads] = []
-        reports: list[TrainReport] = []
-        refused: list[str] = []
-        nonces: set[int] = set()
-        most = self._nodes.most_uploads(self._clients_wanted)
-        version = self.order(server_round).table_version
-        key = assignment_key(self._config, self._nodes.deployed, self._phase, server_round)
-        for reply in replies:
-            try:
-                decoded = messages.decode_uploads(
-                    reply,
-                    server_round,
-                    most.get(reply.metadata.src_node_id, 0),
-                    len(table),
-                    self._config.upload_width,
-                    0.0 if self._nodes.deployed else self._cover_scale,
-                    self._threads,
-                    self._config.upload_precision,
-                    version,
-                    noise_kind=self._config.noise_kind,
-                    rows_each=self._rows_each,
-                )
-            except RefusedError as error:
-                refused.append(str(error))
-                continue
-            refused += decoded.refused
-            fresh = with_keyed_nonces(self._fresh(decoded.uploads, nonces, refused), key)
-            reports.append(decoded.report)
-            if fresh.num_clients:
-                parts.append(fresh)
-        self._last_nonces = nonces
-        self._aggregate(server_round, parts, reports, refused, time.perf_counter() - began)
-        assert self.outcome is not None
+        deployed = self._nodes.deployed
+        expected = Expected(
+            server_round,
+            self.order(server_round).table_version,
+            len(self.state.item_table),
+            self._nodes.most_uploads(self._clients_wanted),
+            deployed,
+            assignment_key(self._config, deployed, self._phase, server_round),
+        )
+        self.outcome = self._aggregate(server_round, self._receiver.receive(replies, expected))
         counts = MetricRecord(
             {
                 "clients": self.outcome.trained,
@@ -216,90 +140,54 @@ class FastPFRec(Strategy):
         )
         return (self.encode_model() if self.outcome.moved else None), counts
 
-    @property
-    def _cover_scale(self) -> float:
-        return self._config.effective_noise_scale if self._config.upload == "dense" else 0.0
-
-    @property
-    def _rows_each(self) -> int | None:
-        """How many rows each upload must bring, where their number is fixed."""
-        config = self._config
-        if config.upload != "sampled":
-            return None
-        return rows_in_upload(config.upload, config.sampled_share, len(self.state.item_table))
-
-    def _fresh(self, uploads: Uploads, seen: set[int], refused: list[str]) -> Uploads:
-        """Leave out uploads that came twice or were replayed from the last round."""
-        new = np.ones(uploads.num_clients, np.bool_)
-        for j, nonce in enumerate(uploads.nonces.tolist()):
-            if nonce in seen or nonce in self._last_nonces:
-                new[j] = False
-                refused.append("upload came twice" if nonce in seen else "upload replayed from the last round")
-            seen.add(nonce)
-        return uploads if new.all() else messages.select_clients(uploads, np.flatnonzero(new))
-
-    def _aggregate(
-        self,
-        server_round: int,
-        parts: list[Uploads],
-        reports: list[TrainReport],
-        refused: list[str],
-        client_seconds: float,
-    ) -> None:
-        config, table = self._config, self.state.item_table
+    def _aggregate(self, server_round: int, received: Received) -> RoundOutcome:
+        """Let the tier collect what was received, check across its nodes, and move the model if enough of it is usable."""
+        config, num_rows = self._config, len(self.state.item_table)
         began = time.perf_counter()
-        nodes = self._tier.collect(parts, len(table), server_round)
+        nodes = self._tier.collect(received.parts, num_rows, server_round)
         collected = time.perf_counter()
         healthy = healthy_nodes(
-            nodes,
-            len(table),
-            config.effective_noise_scale,
-            config.node_z_threshold,
-            config.seed,
-            server_round,
+            nodes, num_rows, config.effective_noise_scale, config.node_z_threshold, config.seed, server_round
         )
-        means = [node.mean for node, well in zip(nodes, healthy, strict=True) if well and node.mean is not None]
-        usable = sum(node.clients - node.isolated_clients for node, well in zip(nodes, healthy, strict=True) if well)
-        enough = usable >= config.min_clients
-        events: list[str] = []
-        shortened: frozenset[int] = frozenset()
-        if not enough:
-            means = []
-        if means:
-            change = self._aggregator.combine(
-                means, len(table), config.upload_width, config.seed, server_round, self._threads
-            )
-            if config.upload == "sampled":
-                change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
-            if config.counted:
-                self._count(change[:, -1], sum(mean.clients for mean in means))
-                change = np.ascontiguousarray(change[:, :-1])
-            pulled = _pulled(self.state)
-            self._state = self._step.apply(self.state, change, server_round)
-            shortened = _pulled(self.state)
-            if new := sorted(shortened - pulled):
-                events.append(f"item rows pulled one way, kept short from now on: {', '.join(map(str, new))}")
+        kept = [node for node, well in zip(nodes, healthy, strict=True) if well]
+        usable = sum(node.clients - node.isolated_clients for node in kept)
+        means = [node.mean for node in kept if node.mean is not None] if usable >= config.min_clients else []
+        events = self._move(means, server_round) if means else []
         self._quarantine(nodes, healthy, server_round)
         attendance = self._roster.attendance
-        positives = sum(report.positives for report in reports)
-        self.outcome = RoundOutcome(
-            trained=sum(part.num_clients for part in parts),
-            refused=refused,
+        return RoundOutcome(
+            trained=received.num_clients,
+            refused=received.refused,
             isolated=sum(
                 node.isolated_clients if well else node.clients for node, well in zip(nodes, healthy, strict=True)
             ),
-            isolated_nodes=sum(not well for well in healthy),
-            skipped=sum(report.skipped for report in reports),
-            loss=sum(report.loss_sum for report in reports) / positives if positives else None,
-            uploaded_rows=sum(len(part.rows) for part in parts),
+            isolated_nodes=len(nodes) - len(kept),
+            skipped=received.skipped,
+            loss=received.loss,
+            uploaded_rows=received.num_rows,
             moved=bool(means),
-            tier_seconds=(client_seconds, collected - began, time.perf_counter() - collected),
+            tier_seconds=(received.seconds, collected - began, time.perf_counter() - collected),
             why_unmoved=why_unmoved(usable, config.min_clients, attendance.nobody),
-            skips=count_skips(reports),
+            skips=received.skips,
             attendance=attendance,
             events=[*self._roster.sentences(), *events],
-            shortened=len(shortened),
+            shortened=len(_pulled(self.state)) if means else 0,
         )
+
+    def _move(self, means: list[NodeMean], server_round: int) -> list[str]:
+        """Average the nodes' means, step and blend; returns what the log should say of rows."""
+        config, pulled = self._config, _pulled(self.state)
+        change = self._aggregator.combine(
+            means, len(self.state.item_table), config.upload_width, config.seed, server_round, self._threads
+        )
+        if config.upload == "sampled":
+            change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
+        if config.counted:
+            self._count(change[:, -1], sum(mean.clients for mean in means))
+            change = np.ascontiguousarray(change[:, :-1])
+        self._state = self._step.apply(self.state, change, server_round)
+        new = sorted(_pulled(self.state) - pulled)
+        return [f"item rows pulled one way, kept short from now on: {', '.join(map(str, new))}"] if new else []
 
     def _quarantine(self, nodes: list[NodeReport], healthy: list[bool], server_round: int) -> None:
         """Tell the roster which means stood out, and keep what it makes of that.
@@ -318,61 +206,18 @@ class FastPFRec(Strategy):
         self._state = replace(self.state, item_counts=self.state.item_counts + mean * clients / COUNT_UNIT)
 
     def run_round(self, grid: Grid, server_round: int, **flags: bool | int) -> RoundOutcome:
-        """Run one whole round; `flags` as in `configure_train`, with `_` for `-`."""
+        """Run one whole round, see `DeviceStrategy`."""
         config = ConfigRecord({key.replace("_", "-"): value for key, value in flags.items()})
         outgoing = self.configure_train(server_round, self.encode_model(), config, grid)
         self.aggregate_train(server_round, self._exchange(grid, outgoing, self._config.round_timeout))
         assert self.outcome is not None
         return self.outcome
 
-    # ---- evaluation --------------------------------------------------------------------------------------------------
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """One message per SuperNode; `config["parts"]` names what to rank (validation, test)."""
-        parts = [str(part) for part in config["parts"]]  # type: ignore[union-attr]
-        order = self.order(server_round)
-        return [Message(messages.encode_evaluate(arrays, order, parts), node, "evaluate") for node in self._nodes.ids]
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Metrics over all users, keyed `<part>/<metric>`; None where nobody answered."""
-        found = self._sums(replies)
-        values = {f"{part}/{name}": value for part, sums in found.items() for name, value in metrics(sums).items()}
-        return MetricRecord(values) if values else None  # type: ignore[arg-type]
-
-    def evaluate(self, grid: Grid, server_round: int, parts: list[str]) -> dict[str, dict[str, float]]:
-        """Rank all users' unseen items on their devices; part -> metric -> value."""
-        config = ConfigRecord({"parts": parts})
-        outgoing = self.configure_evaluate(server_round, self.encode_model(), config, grid)
-        found = self._sums(self._exchange(grid, outgoing, self._config.round_timeout))
-        self.evaluated_users |= {part: sums.users for part, sums in found.items()}
-        return {part: metrics(found.get(part, MetricSums.zero())) for part in parts}
-
-    def _sums(self, replies: Iterable[Message]) -> dict[str, MetricSums]:
-        total: dict[str, MetricSums] = {}
-        for reply in replies:
-            try:
-                held = self._nodes.users_of(reply.metadata.src_node_id)
-                decoded = messages.decode_metric_sums(reply)
-                if any(sums.users > held for sums in decoded.values()):
-                    raise RefusedError(f"evaluate reply: figures of more users than the SuperNode has ({held})")
-                for part, sums in decoded.items():
-                    total[part] = total.get(part, MetricSums.zero()) + sums
-            except RefusedError as error:
-                self.evaluation_refused.append(str(error))
-        return total
-
     # ---- the whole run -----------------------------------------------------------------------------------------------
 
     def summary(self) -> None:
         """Print what this strategy is made of."""
         print(f"FastPFRec: {self._tier}, {self._step}, {len(self._nodes.ids)} SuperNodes")
-
-    def release(self, grid: Grid) -> None:
-        """Tell the devices of a simulation that this phase's state is not needed any more."""
-        for _ in self._exchange(grid, [query(node, "release", self.order(0)) for node in self._nodes.ids], 30.0):
-            pass
 
     def start(
         self,
@@ -384,7 +229,7 @@ class FastPFRec(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run the whole training; see `server.training.Training`, which is this method in a file of its own.
+        """Run the whole training: `begin_run`, and the rounds of `Training`.
 
         Parameters
         ----------
@@ -402,7 +247,9 @@ class FastPFRec(Strategy):
                 "num_rounds, timeout, train_config and evaluate_config come from the run configuration: "
                 "set num-rounds, round-timeout and evaluate-every there"
             )
-        return Training(self, grid, self._config, self.folder, self.stop).run(initial_arrays, evaluate_fn)
+        log = Logbook(self._config, self.folder)
+        beginning = begin_run(self, grid, self._config, log, initial_arrays)
+        return Training(self, grid, beginning, log, self.stop, evaluate_fn).run()
 
 
 def _pulled(state: ServerState) -> frozenset[int]:

@@ -16,7 +16,7 @@ from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.metrics import half_widths
 from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
 from fastpfrec_flwr.privacy.lines import Ledger, Setting, user_adjacency
-from fastpfrec_flwr.server.rounds import Tally
+from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 
 
 @dataclass
@@ -40,6 +40,31 @@ class Progress:
     round_seconds: list[float] = field(default_factory=list)
     total_seconds: float = 0.0
     tally: Tally = field(default_factory=Tally)
+
+    def line(self, outcome: RoundOutcome, validation: dict[str, float], seconds: float) -> dict[str, Any]:
+        """The round that has just been evaluated, as `metrics.jsonl` has it.
+
+        Parameters
+        ----------
+        outcome : of that round; most counts are of all rounds so far. seconds : since the training began.
+        """
+        tally = self.tally
+        return {
+            "phase": "train",
+            "round": self.server_round,
+            "loss": outcome.loss,
+            "validation": validation,
+            "clients": outcome.trained,
+            "refused": tally.refused,
+            "isolated": tally.isolated,
+            "isolated_nodes": tally.isolated_nodes,
+            "lost": tally.lost,
+            "skipped": dict(tally.skips),
+            "nodes_away": tally.nodes_away,
+            "nodes_quarantined": tally.nodes_quarantined,
+            "seconds": seconds,
+            "round_seconds": float(np.median(self.round_seconds)),
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able values."""

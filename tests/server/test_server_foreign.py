@@ -17,6 +17,7 @@ from fastpfrec_flwr.messages import TrainReport
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.foreign_names import KNOWN, load_strategy, parse_options
+from fastpfrec_flwr.server.receiving import Received
 from fastpfrec_flwr.server.steps import ServerState
 from fastpfrec_flwr.testing import StrategyContractError, check_strategy
 from fastpfrec_flwr.trusted_node.uploads import Uploads
@@ -121,9 +122,9 @@ def test_replies_by_hand(task_identity):
     noised = strategy._replies([uploads(0.5)], 1)[0].content["arrays"]["item-table"].numpy()
     np.testing.assert_array_equal(noised[[0, 2]], [[13, 14], [35, 36]])
     assert (noised[1] != 20).all(), "cover noise is drawn"
-    strategy._aggregate(1, [uploads()], [TrainReport(1, 0, 0.0, 0)], [], 0.0)
+    outcome = strategy._aggregate(1, Received([uploads()], [TrainReport(1, 0, 0.0, 0)], [], 0.0))
     np.testing.assert_array_equal(strategy.state.item_table, [[12, 13], [20, 20], [32.5, 33]])
-    assert strategy.outcome.moved
+    assert outcome.moved
     assert strategy.state.steps == 1
 
 
@@ -131,9 +132,9 @@ def test_nothing_arrived_leaves_the_model(task_identity):
     strategy = foreign()
     table = np.ones((3, 2), np.float32)
     strategy.begin("train", ServerState.start(table))
-    strategy._aggregate(1, [], [], ["all bad"], 0.0)
-    assert not strategy.outcome.moved
-    assert strategy.outcome.refused == ["all bad"]
+    outcome = strategy._aggregate(1, Received([], [], ["all bad"], 0.0))
+    assert not outcome.moved
+    assert outcome.refused == ["all bad"]
     np.testing.assert_array_equal(strategy.state.item_table, table)
 
 

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import Message, MetricRecord
+from flwr.serverapp import ServerApp
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.server.app import app as server_app
+from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.steps import initial_table
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
@@ -61,6 +63,31 @@ def test_the_run_folder(finished):
         assert arrays["item_table"].shape == (400, 16)
         assert len(set(arrays["item_ids"].tolist())) == 400
     assert (run.folder / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_arrays_to_begin_with_and_metrics_of_ones_own():
+    """What Flower's `start` may be given, without a run folder."""
+    values = settings_of({"num_rounds": 2, "evaluate_every": 1})
+    own_app, results, tables = ServerApp(), [], {}
+
+    def measure(server_round, arrays):
+        tables[server_round] = arrays["item-table"].numpy()
+        return MetricRecord({"mean": float(tables[server_round].mean())}) if server_round == 2 else None
+
+    @own_app.main()
+    def main(grid, context):
+        ones = messages.encode_model(np.ones((400, 16), np.float32))
+        results.append(build_strategy(parse_run_config(context.run_config)).start(grid, ones, evaluate_fn=measure))
+
+    run_in_process(own_app, InProcessGrid(client_app, 2, values), values)
+    (result,) = results
+    assert list(tables) == [1, 2]
+    assert 0.5 < tables[1].mean() < 1.5, "the seed's own table has a mean of 0"
+    assert list(result.evaluate_metrics_serverapp) == [2]
+    assert result.evaluate_metrics_serverapp[2]["mean"] == pytest.approx(tables[2].mean())
+    assert list(result.train_metrics_clientapp) == list(result.evaluate_metrics_clientapp) == [1, 2]
+    assert result.train_metrics_clientapp[1]["clients"] == 100
+    assert result.arrays["item-table"].numpy().shape == (400, 16)
 
 
 def test_device_states_stay_only_for_a_checkpoint(finished):
@@ -316,8 +343,8 @@ def test_where_nobody_can_evaluate_the_run_still_ends(finished):
 
 
 def test_other_code_on_a_supernode_is_refused(finished, monkeypatch):
-    from fastpfrec_flwr.server import strategy
+    from fastpfrec_flwr.server import device_strategy
 
-    monkeypatch.setattr(strategy, "source_fingerprint", lambda: "0123456789abcdef")
+    monkeypatch.setattr(device_strategy, "source_fingerprint", lambda: "0123456789abcdef")
     with pytest.raises(RunError, match=r"runs other code than the server .* end the local SuperLink"):
         finished()
