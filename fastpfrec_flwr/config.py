@@ -175,6 +175,7 @@ class RunConfig(BaseModel):
     attack_noise: bool
     attack_target_item: Annotated[int, Field(ge=-1)]
     attack_placement: Literal["spread", "one-node"]
+    attack_drawn: Literal["once", "each-round"]
     node_attack: Literal["none", "noise", "shift", "scaling", "replacement"]
     compromised_nodes: CountOrZero
     node_attack_strength: Finite

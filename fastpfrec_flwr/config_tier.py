@@ -103,6 +103,10 @@ def attack_rules(config: RunConfig) -> Rules:
             f"node-attack must be 'none' where there are no trusted nodes, got {config.node_attack!r}",
         ),
         (
+            config.attack_drawn == "each-round" and config.attack in ("gradient-ascent", "label-flip", "shilling"),
+            f"attack-drawn must be 'once' with attack = {config.attack!r}: such liars train on what they always claim to have",
+        ),
+        (
             config.attack_placement == "one-node" and (config.tier == "direct" or config.strategy != "fastpfrec"),
             "attack-placement must be 'spread' where there are no trusted nodes, got 'one-node'",
         ),

@@ -16,11 +16,20 @@ from fastpfrec_flwr.trusted_node.roster import assign_nodes
 PHASES = ("train", "refit")
 
 
-def lying_users(config: RunConfig, num_users: int) -> NDArray[np.int64]:
-    """The users that lie: exactly round(fraction * users) of them, the same for the whole run; ascending."""
+def lying_users(config: RunConfig, num_users: int, server_round: int) -> NDArray[np.int64]:
+    """The users that lie in a round: exactly round(fraction * users) of them; ascending.
+
+    Drawn `once` they are the same in all rounds, with `each-round` others in each: devices that are taken over for a while.
+    """
     count = 0 if config.attack == "none" else round(config.attack_fraction * num_users)
-    order = derive_generator(config.seed, "attackers").permutation(num_users)
+    which = () if config.attack_drawn == "once" else (server_round,)
+    order = derive_generator(config.seed, "attackers", *which).permutation(num_users)
     return np.sort(order[:count]).astype(np.int64)
+
+
+def lasting_liars(config: RunConfig, num_users: int) -> NDArray[np.int64]:
+    """The users that lie in all rounds, so that nothing honest is ever heard of them; ascending."""
+    return lying_users(config, num_users, 0) if config.attack_drawn == "once" else np.empty(0, np.int64)
 
 
 def compromised_nodes(config: RunConfig) -> NDArray[np.int64]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.attacks.attackers import active, honest_nonces, lying_users, sent_nonces
+from fastpfrec_flwr.attacks.attackers import active, honest_nonces, lasting_liars, lying_users, sent_nonces
 from fastpfrec_flwr.attacks.build import RETRAINED, build_attack
 from fastpfrec_flwr.attacks.claims import Claims
 from fastpfrec_flwr.attacks.exposure import exposed_users, exposure_folder, write_exposure
@@ -37,7 +37,7 @@ class LyingClients:
     def __init__(self, node: Node, directory: Path, claims: Claims) -> None:
         self._node = node
         self._config: RunConfig = node.config
-        self._liars = lying_users(node.config, node.num_users)
+        self._lasting = lasting_liars(node.config, node.num_users)
         self._popularity = popularity(directory)
         self._directory = directory
         self._claims = claims
@@ -65,7 +65,8 @@ class LyingClients:
         config = self._config
         if not active(config, order.server_round):
             return sent
-        known = honest_nonces(config, self._liars, order.phase, order.server_round)
+        liars = lying_users(config, self._node.num_users, order.server_round)
+        known = honest_nonces(config, liars, order.phase, order.server_round)
         places = np.flatnonzero(np.isin(sent.nonces, known))
         if len(places) == 0:
             return sent
@@ -82,7 +83,7 @@ class LyingClients:
     ) -> None:
         """Count the honest users who would be shown the promoted item."""
         item = self._target()
-        exposed, users = exposed_users(self._node, table, order, item, self._liars)
+        exposed, users = exposed_users(self._node, table, order, item, self._lasting)
         write_exposure(exposure_folder(state_root, order.state_id), partition, num_partitions, item, exposed, users)
 
     def _claimed(self) -> Shard:
@@ -90,7 +91,7 @@ class LyingClients:
         config, users, target = self._config, self._node.shard.users, self._target()
         which = (self._directory, len(users), int(users[0]) if len(users) else -1)
         key = (*which, config.seed, config.attack, config.attack_fraction, target)
-        return self._claims.of(key, lambda: lying_shard(self._node.shard, config, self._liars, target))
+        return self._claims.of(key, lambda: lying_shard(self._node.shard, config, self._lasting, target))
 
     def _target(self) -> int:
         return target_item(self._config.attack_target_item, self._popularity, self._config.seed)

@@ -135,7 +135,7 @@ class _Tier:
         if not parts:
             return reports
         nonces = np.concatenate([part.nonces for part in parts])
-        lying = np.isin(nonces, liars_of_round(config, watch.notes.liars, server_round))
+        lying = np.isin(nonces, liars_of_round(config, watch.notes.liars(server_round), server_round))
         nodes = np.concatenate(watch.nodes) if config.tier != "direct" else np.zeros(len(nonces), np.int64)
         kept = np.isin(nonces, _last_of_each_node(watch.kept, nonces, nodes))
         compromised = compromised_nodes(config) if active(config, server_round) else np.empty(0, np.int64)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastpfrec_flwr.attacks.attackers import compromised_nodes, lying_users
+from fastpfrec_flwr.attacks.attackers import compromised_nodes, lasting_liars, lying_users
 from fastpfrec_flwr.attacks.exposure import exposure_folder, read_exposure
 from fastpfrec_flwr.client.opening import state_root, user_metrics_folder
 from fastpfrec_flwr.config import RunConfig
@@ -84,11 +84,19 @@ class Notes:
         self._config = config
         self._rounds: list[tuple[dict[str, int], RoundNotes]] = []
         self._pending: list[RoundNotes] = []
-        self.liars: NDArray[np.int64] = np.empty(0, np.int64)
+        self._num_users = 0
 
     def begin(self, num_users: int) -> None:
         """Learn how many users there are, and so which of them lie."""
-        self.liars = lying_users(self._config, num_users)
+        self._num_users = num_users
+
+    def liars(self, server_round: int) -> NDArray[np.int64]:
+        """The users that lie in a round."""
+        return lying_users(self._config, self._num_users, server_round)
+
+    def lasting_liars(self) -> NDArray[np.int64]:
+        """The users that lie in all rounds."""
+        return lasting_liars(self._config, self._num_users)
 
     def add(self, notes: RoundNotes) -> None:
         """Take a round's notes; they are complete when the next round's come."""
@@ -115,7 +123,7 @@ class Notes:
         return {
             "attack": self._config.attack,
             "node_attack": self._config.node_attack,
-            "users": len(self.liars),
+            "users": len(self.liars(self._config.attack_from_round)),
             "nodes": [int(each) for each in compromised_nodes(self._config)],
             "attackers": {"trained": counted["liars"], "isolated": counted["liars_isolated"]},
             "honest": {
@@ -161,7 +169,7 @@ class MeasuredFolder(RunFolder):
         """Write `summary.json` with `attack` in it, `attack.json` and `attack_rounds.csv`."""
         found = self._notes.summary()
         found["promoted"] = read_exposure(self._exposures)
-        found["honest_test"] = honest_test(self._users, self._notes.liars, summary["test"])
+        found["honest_test"] = honest_test(self._users, self._notes.lasting_liars(), summary["test"])
         # The two figures that tables show, by names without a cutoff.
         found["exposure"] = found["promoted"] and found["promoted"]["er@10"]
         found["honest_ndcg"] = found["honest_test"] and found["honest_test"]["ndcg@20"]

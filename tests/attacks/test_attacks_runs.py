@@ -77,9 +77,34 @@ def test_liars_who_stay_away_send_nothing(finished):
     assert attack["damage"] == 0.0
     with np.load(run.folder / "user_metrics.npz") as arrays:
         users, ndcg = arrays["users"], arrays["ndcg@20"]
-    liars = lying_users(parse_run_config(settings_of({"attack": "absent"})), 600)
+    liars = lying_users(parse_run_config(settings_of({"attack": "absent"})), 600, 1)
     assert attack["honest_test"]["ndcg@20"] == pytest.approx(ndcg[~np.isin(users, liars)].mean())
     assert attack["honest_ndcg"] == attack["honest_test"]["ndcg@20"]
+
+
+def test_liars_drawn_anew_are_found_and_everybody_counts_as_honest_in_the_end(finished):
+    one, two = (
+        finished(
+            attack="scaling",
+            attack_strength=30.0,
+            attack_drawn="each-round",
+            user_metrics=True,
+            num_supernodes=count,
+            **SHORT,
+        )
+        for count in (1, 2)
+    )
+    one.assert_same(two)
+    attack = one.summary["attack"]
+    assert attack["users"] == 180
+    assert attack["detected"] == 1.0
+    assert attack["false_positives"] == 0.0
+    assert attack["damage"] == 0.0
+    lines = list(csv.DictReader((one.folder / "attack_rounds.csv").open()))
+    assert all(15 <= int(line["liars"]) <= 45 for line in lines)  # 30 of 100 on the mean
+    assert attack["honest_ndcg"] == pytest.approx(one.summary["test"]["ndcg@20"])
+    once = finished(attack="scaling", attack_strength=30.0, **SHORT)
+    assert once.table.tobytes() != one.table.tobytes()
 
 
 @pytest.mark.parametrize("attack", ["noise", "sign-flip", "label-flip", "promotion", "shilling"])
@@ -160,7 +185,7 @@ def test_exposure_is_reported_of_honest_users_who_have_not_got_the_item(finished
     promoted = run.summary["attack"]["promoted"]
     assert promoted["item"] == 7
     assert promoted["er@10"] == promoted["exposed"] / promoted["users"] == run.summary["attack"]["exposure"]
-    honest = 600 - len(lying_users(parse_run_config(settings_of({"attack": "promotion"})), 600))
+    honest = 600 - len(lying_users(parse_run_config(settings_of({"attack": "promotion"})), 600, 1))
     assert 0.8 * honest < promoted["users"] <= honest
 
 

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scenes import config_of
 
-from fastpfrec_flwr.attacks.attackers import compromised_nodes, gather_in, liars_of_round, lying_users, sent_nonces
+from fastpfrec_flwr.attacks.attackers import (
+    compromised_nodes,
+    gather_in,
+    lasting_liars,
+    liars_of_round,
+    lying_users,
+    sent_nonces,
+)
 from fastpfrec_flwr.trusted_node.roster import assign_nodes
 
 NONCES = np.random.default_rng(0).integers(0, 2**63, 500).astype(np.uint64)
@@ -12,18 +19,31 @@ NONCES = np.random.default_rng(0).integers(0, 2**63, 500).astype(np.uint64)
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.0, 0), (0.02, 20), (0.3, 300), (0.3333, 333), (1.0, 1000)])
 def test_the_fraction_is_exact(fraction, count):
-    liars = lying_users(config_of(attack="noise", attack_fraction=fraction), 1000)
+    liars = lying_users(config_of(attack="noise", attack_fraction=fraction), 1000, 1)
     assert len(liars) == len(set(liars.tolist())) == count
     assert (np.diff(liars) > 0).all()
 
 
 def test_liars_come_from_the_seed():
     config = config_of(attack="noise")
-    assert lying_users(config, 1000).tolist() == lying_users(config, 1000).tolist()
-    assert lying_users(config_of(attack="shift"), 1000).tolist() == lying_users(config, 1000).tolist()
-    other = lying_users(config_of(attack="noise", seed=2), 1000)
-    assert 50 < len(set(other.tolist()) & set(lying_users(config, 1000).tolist())) < 130  # 90 by chance
-    assert len(lying_users(config_of(), 1000)) == 0
+    assert lying_users(config, 1000, 1).tolist() == lying_users(config, 1000, 1).tolist()
+    assert lying_users(config_of(attack="shift"), 1000, 1).tolist() == lying_users(config, 1000, 1).tolist()
+    other = lying_users(config_of(attack="noise", seed=2), 1000, 1)
+    assert 50 < len(set(other.tolist()) & set(lying_users(config, 1000, 1).tolist())) < 130  # 90 by chance
+    assert len(lying_users(config_of(), 1000, 1)) == 0
+
+
+def test_liars_drawn_anew_are_others_in_each_round():
+    config = config_of(attack="noise", attack_drawn="each-round")
+    first, second = (lying_users(config, 1000, server_round) for server_round in (1, 2))
+    assert len(first) == len(second) == 300
+    assert 50 < len(set(first.tolist()) & set(second.tolist())) < 130  # 90 by chance
+    assert lying_users(config, 1000, 2).tolist() == second.tolist()
+    assert len(lasting_liars(config, 1000)) == 0
+    once = config_of(attack="noise")
+    assert (
+        lying_users(once, 1000, 1).tolist() == lying_users(once, 1000, 2).tolist() == lasting_liars(once, 1000).tolist()
+    )
 
 
 def test_compromised_nodes():
