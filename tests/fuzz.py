@@ -19,44 +19,19 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.evaluation.metrics import MetricSums
 from fastpfrec_flwr.messages import Order, RefusedError
 from tests.hostile import COVER, ITEMS, K, description, honest_content
+from tests.spoiling import CLIENTS, spoil_array, spoil_bytes, spoil_content
 from tests.wire import from_wire, to_wire, with_body
 
-ROUND, CLIENTS, SECONDS = 7, 3, 60
-NUMBERS = [
-    0, 1, -1, 2, 3, 5, 7, ITEMS, ITEMS + 1, CLIENTS + 1, 255, 256, 2**15, 2**31 - 1, 2**31, -(2**31), 10**12, 2**53, 2**62,
-    2**63 - 1, -(2**63),
-]  # fmt: skip
-FLOATS = [0.0, -0.0, 1.0, COVER, -COVER, 1e-45, 3e38, 1e300, float("inf"), float("-inf"), float("nan")]
-TOKENS = [
-    b"(1000000000000, 4)", b"(1000000000000,)", b"(-1,)", b"()", b"True", b"None", b"'|O'", b"'<f8'", b"'<f4'", b"'descr'",
-    b"'shape'", b"'fortran_order'", b"[", b"(", b"-", b"{", b"\\x00", b"\x93NUMPY\x01\x00", b"\x93NUMPY\x02\x00", b"PK\x03\x04",
-    b"\x80\x04\x95", b"__import__('os')", b"9" * 40, b"9" * 400, b"(" * 90, b"\xff" * 8,
-]  # fmt: skip
-DTYPES = [
-    "float32",
-    "float64",
-    "float16",
-    "int32",
-    "int64",
-    "uint64",
-    "bool",
-    "object",
-    "complex64",
-    "U4",
-    "",
-    "x" * 500,
-]
-STYPES = ["numpy.ndarray"] * 6 + ["", "torch.tensor", "pickle"]
+ROUND, SECONDS = 7, 60
 
 
 def identity() -> None:
@@ -112,136 +87,6 @@ def _evaluate(content: RecordDict) -> None:
     messages.decode_evaluate(content, K)
 
 
-# ---- spoiling --------------------------------------------------------------------------------------------------------
-
-
-def spoil_bytes(random: Random, data: bytes) -> bytes:
-    """A few edits: bits, bytes, numbers, tokens, cuts, repeats."""
-    for _ in range(random.choice([1, 1, 1, 2, 4, 16])):
-        place = random.randrange(len(data) + 1) if random.random() < 0.5 else random.randrange(min(len(data), 128) + 1)
-        kind = random.randrange(8)
-        if kind == 0 and place < len(data):
-            data = data[:place] + bytes([data[place] ^ (1 << random.randrange(8))]) + data[place + 1 :]
-        elif kind == 1:
-            data = data[:place] + random.randbytes(random.randrange(9)) + data[place + random.randrange(9) :]
-        elif kind == 2:
-            data = data[:place] + random.choice(TOKENS) + data[place + random.randrange(24) :]
-        elif kind == 3:
-            data = data[:place]
-        elif kind == 4:
-            data = data + data[place:]
-        elif kind == 5:
-            number = struct.pack("<q", random.choice(NUMBERS))
-            data = data[:place] + number + data[place + 8 :]
-        elif kind == 6:
-            number = struct.pack("<f", random.choice(FLOATS[:7] + FLOATS[8:]))
-            data = data[:place] + number + data[place + 4 :]
-        else:
-            data = data[:place] + data[place + random.randrange(1, 64) :]
-    return data
-
-
-def spoil_shape(random: Random, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Other sizes, more of them, fewer."""
-    sizes = list(shape)
-    if sizes and random.random() < 0.7:
-        sizes[random.randrange(len(sizes))] = random.choice(NUMBERS)
-    elif random.random() < 0.5:
-        sizes.append(random.choice(NUMBERS))
-    elif sizes:
-        sizes.pop()
-    return tuple(sizes)
-
-
-def spoil_array(random: Random, array: Array, seeds: Seeds) -> Array:
-    """An array whose parts do not fit any more."""
-    dtype, shape, stype, data = array.dtype, tuple(array.shape), array.stype, array.data
-    kind = random.randrange(6)
-    if kind == 0:
-        dtype = random.choice(DTYPES)
-    elif kind == 1:
-        shape = spoil_shape(random, shape)
-    elif kind == 2:
-        stype = random.choice(STYPES)
-    elif kind == 3:
-        data = random.choice(seeds.array_bytes)
-    if kind >= 3:
-        data = spoil_bytes(random, data)
-    if kind == 5:
-        # Sizes of header and record agree, as a liar would see to.
-        shape = spoil_shape(random, shape)
-        descr = np.dtype(dtype if dtype in DTYPES[:7] else "float32").str
-        data = _npy(descr, shape, data[128:])
-    return Array(dtype=dtype, shape=shape, stype=stype, data=data)
-
-
-def _npy(descr: str, shape: tuple[int, ...], body: bytes) -> bytes:
-    text = repr({"descr": descr, "fortran_order": False, "shape": shape}).encode()
-    text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + body
-
-
-def spoil_numbers(random: Random, array: Array) -> Array:
-    """An array that fits, with numbers in it that do not."""
-    try:
-        values = array.numpy().copy()
-    except Exception:  # spoiled before
-        return array
-    flat = values.reshape(-1)
-    for _ in range(random.choice([1, 1, 2, 5])):
-        if len(flat):
-            number = random.choice(FLOATS) if flat.dtype.kind == "f" else random.choice(NUMBERS)
-            if flat.dtype.kind != "f":
-                bits = 8 * flat.dtype.itemsize
-                number = struct.unpack("<q", struct.pack("<Q", number & (2**64 - 1)))[0] if bits == 64 else number
-                number = np.array(number & (2**bits - 1), np.uint64).astype(flat.dtype)
-            with np.errstate(all="ignore"):
-                flat[random.randrange(len(flat))] = number
-    return Array(values)
-
-
-def spoil_record(random: Random, record: Any, seeds: Seeds) -> Any:
-    """A record with another key, one less, or another value."""
-    found = dict(record.items())
-    keys = sorted(found)
-    kind = random.randrange(4)
-    if kind == 0 and keys:
-        found.pop(random.choice(keys))
-    elif kind == 1:
-        found[random.choice(["", "more", "x" * 1000, "a\nb"])] = found[random.choice(keys)] if keys else 1
-    elif keys:
-        key = random.choice(keys)
-        if isinstance(record, ArrayRecord):
-            change = spoil_numbers if random.random() < 0.5 else None
-            found[key] = change(random, found[key]) if change else spoil_array(random, found[key], seeds)
-        else:
-            choices: list[Any] = [*NUMBERS, *FLOATS, [], [1, 2], [0.5] * 50]
-            if isinstance(record, ConfigRecord):
-                choices += [True, "", "x" * 2000, "\x1b[2J\n", b"", ["a"], ["test", "test"]]
-            found[key] = random.choice(choices)
-    if isinstance(record, ArrayRecord):
-        found = {key: value for key, value in found.items() if isinstance(value, Array)}
-    return type(record)(found)
-
-
-def spoil_content(random: Random, content: RecordDict, seeds: Seeds) -> RecordDict:
-    """One or two records spoiled, dropped, added or exchanged."""
-    found = dict(content.items())
-    for _ in range(random.choice([1, 1, 1, 2])):
-        names = sorted(found)
-        kind = random.randrange(12)
-        if kind == 0 and names:
-            found.pop(random.choice(names))
-        elif kind == 1:
-            found[random.choice(["more", "", "refusal", "uploads"])] = random.choice(
-                [ConfigRecord({"reason": "x" * 5000}), MetricRecord({"reason": 1}), ArrayRecord({}), ConfigRecord({})]
-            )
-        elif names:
-            name = random.choice(names)
-            found[name] = spoil_record(random, found[name], seeds)
-    return RecordDict(found)
-
-
 # ---- what must hold --------------------------------------------------------------------------------------------------
 
 
@@ -282,27 +127,27 @@ def check_reply(reply: Message) -> str:
     return "reply taken, some clients refused" if decoded.refused else "reply taken"
 
 
-def one_input(random: Random, seeds: Seeds) -> str:
+def one_input(rng: Random, seeds: Seeds) -> str:
     """Make one input, decode it, and say what became of it."""
-    kind = random.randrange(100)
+    kind = rng.randrange(100)
     if kind < 35:
-        array = spoil_array(random, seeds.reply["uploads"]["values"], seeds)
+        array = spoil_array(rng, seeds.reply["uploads"]["values"], seeds.array_bytes)
         return check_array(array)
     if kind < 78:
-        return check_reply(seeds.message(spoil_content(random, seeds.reply, seeds)))
+        return check_reply(seeds.message(spoil_content(rng, seeds.reply, seeds.array_bytes)))
     if kind < 88:
         contents = dict(seeds.contents)
-        name = random.choice(sorted(contents))
+        name = rng.choice(sorted(contents))
         old = contents[name]
-        within = random.random() < 0.7
-        contents[name] = with_body(old, lambda body: spoil_bytes(random, body)) if within else spoil_bytes(random, old)
+        within = rng.random() < 0.7
+        contents[name] = with_body(old, lambda body: spoil_bytes(rng, body)) if within else spoil_bytes(rng, old)
         try:
             reply = from_wire(seeds.name, contents)
         except Exception:  # what Flower's grid raises, `server.nodes.Exchange` takes
             return "unreadable for Flower"
         return check_reply(reply)
-    decode, content, is_reply = random.choice(seeds.others)
-    spoiled = spoil_content(random, content, seeds)
+    decode, content, is_reply = rng.choice(seeds.others)
+    spoiled = spoil_content(rng, content, seeds.array_bytes)
     try:
         decode(seeds.message(spoiled) if is_reply else spoiled)
     except RefusedError:
