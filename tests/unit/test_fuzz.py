@@ -28,3 +28,7 @@ def test_an_input_can_be_made_again_and_a_finding_says_how(monkeypatch):
     with pytest.raises(MemoryError) as caught:
         fuzz.run(10, 3, tell=False)
     assert caught.value.__notes__ == ["input 0 of seed 3: python -m tests.fuzz --seed 3 --only 0"]
+
+
+def test_the_honest_messages_are_the_same_bytes_whenever_they_are_made():
+    assert fuzz.Seeds().contents == fuzz.Seeds().contents
