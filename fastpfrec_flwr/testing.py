@@ -40,7 +40,7 @@ from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.foreign import ForeignStrategy
 from fastpfrec_flwr.server.run_folder import choose_run_folder
-from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.server.uploading import UploadStrategy
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
 
 # 600 users, 400 items, four communities of taste; random lists reach NDCG@20 = 0.05, popularity 0.22.
@@ -161,7 +161,7 @@ def check_model(model: str, learns: bool = True, settings: Mapping[str, Any] | N
     """
     values = {**default_values(), **SETTINGS, "model": model, **(settings or {})}
 
-    def build(config: RunConfig) -> FastPFRec:
+    def build(config: RunConfig) -> UploadStrategy:
         return build_strategy(config, choose_run_folder(config, "contract"))
 
     first = _run(values, build, honest_client_app, 1)
@@ -255,7 +255,7 @@ class _Outcome:
 
 def _builder(
     strategy: str | Strategy | Callable[[], Strategy], options: str, values: dict[str, Any]
-) -> Callable[[RunConfig], FastPFRec]:
+) -> Callable[[RunConfig], UploadStrategy]:
     """What makes our side of the strategy; `values` gets the keys that go with it."""
     if isinstance(strategy, str):
         values.update({"strategy": strategy, "strategy-options": options})
@@ -273,7 +273,7 @@ def _builder(
 
 def _run(
     values: Mapping[str, Any],
-    build: Callable[[RunConfig], FastPFRec],
+    build: Callable[[RunConfig], UploadStrategy],
     client_app: ClientApp,
     supernodes: int = _SUPERNODES,
 ) -> _Outcome:

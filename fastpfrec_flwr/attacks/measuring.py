@@ -20,7 +20,7 @@ from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.build import Around, build_server_step, build_strategy
 from fastpfrec_flwr.server.run_folder import RunFolder
 from fastpfrec_flwr.server.steps import ServerState, ServerStep
-from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.server.uploading import UploadStrategy
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator
 from fastpfrec_flwr.trusted_node.roster import Roster
@@ -28,7 +28,7 @@ from fastpfrec_flwr.trusted_node.tier import NodeReport, Tier
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 
-def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads: int) -> FastPFRec:
+def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads: int) -> UploadStrategy:
     """The strategy that the configuration asks for, its lying nodes included, with notes taken of every round."""
     if config.strategy != "fastpfrec":  # another strategy has no parts to look into
         return build_strategy(config, folder, threads)
@@ -55,7 +55,7 @@ class Watch:
         self.config = config
         self.notes = notes
         self.plain = plain
-        self.strategy: FastPFRec | None = None
+        self.strategy: UploadStrategy | None = None
         self.kept: list[NDArray[np.uint64]] = []
         self.reports: list[NodeReport] = []
         self.nodes: list[NDArray[np.int64]] = []

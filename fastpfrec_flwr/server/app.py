@@ -15,7 +15,7 @@ from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.run_folder import RunFolder, choose_run_folder
-from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.server.uploading import UploadStrategy
 
 app = ServerApp()
 
@@ -27,7 +27,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run_server(
-    grid: Grid, context: Context, build: Callable[[RunConfig, RunFolder, int], FastPFRec] = build_strategy
+    grid: Grid, context: Context, build: Callable[[RunConfig, RunFolder, int], UploadStrategy] = build_strategy
 ) -> None:
     """What `main` does; `build` makes the strategy, for whoever wraps something around its parts."""
     keep_freed_memory()

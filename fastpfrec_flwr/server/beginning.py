@@ -39,8 +39,8 @@ class Beginning:
     ----------
     began : `time.monotonic()` of when. subject : what the run is about. item_ids : in row order.
     num_supernodes : that take part at first. presence : of real devices, who takes part later.
-    state_id : names the state that the devices keep. state : the server's.
-    checkpoint : what is gone on from, if it is one.
+    state_id : names the state that the devices keep. restored : the server's state of the checkpoint.
+    checkpoint : what is gone on from, if it is one. given : (rows, k), the table that the caller handed over, if one.
     """
 
     began: float
@@ -49,8 +49,19 @@ class Beginning:
     num_supernodes: int
     presence: Presence | None
     state_id: str
-    state: ServerState
+    restored: ServerState | None
     checkpoint: Checkpoint | None
+    given: NDArray[np.float32] | None
+
+    def first_state(self) -> ServerState:
+        """The server's state before the first round of a phase: of the given table, if there is one."""
+        if self.given is not None:
+            return ServerState.start(self.given.copy())
+        return first_state(self.item_ids, self.subject.config)
+
+    def state(self) -> ServerState:
+        """The server's state to begin or to go on with."""
+        return self.first_state() if self.restored is None else self.restored
 
     def progress(self) -> Progress:
         """Where the run stands."""
@@ -106,13 +117,9 @@ def begin_run(
         fixed = known_rows(item_ids, config)
         log.say(f"only rows that the initial model does not have are trained: {int((~fixed).sum())} of {len(fixed)}")
         strategy.fix_rows(fixed)
-    if checkpoint is not None:
-        state = _restored(checkpoint, subject, first.data_set, log)
-    elif initial_arrays is not None:
-        state = ServerState.start(_given_table(initial_arrays, subject))
-    else:
-        state = first_state(item_ids, config)
-    return Beginning(began, subject, item_ids, len(nodes.ids), presence, state_id, state, checkpoint)
+    restored = None if checkpoint is None else _restored(checkpoint, subject, first.data_set, log)
+    given = None if initial_arrays is None else _given_table(initial_arrays, subject)
+    return Beginning(began, subject, item_ids, len(nodes.ids), presence, state_id, restored, checkpoint, given)
 
 
 def _own_catalogue(config: RunConfig) -> Catalogue | None:
@@ -173,9 +180,9 @@ def _introduce(strategy: DeviceStrategy, subject: Subject, nodes: SuperNodes, lo
 
 
 def _given_table(arrays: ArrayRecord, subject: Subject) -> NDArray[np.float32]:
-    """A copy of the `item-table` that a caller handed over."""
+    """The `item-table` that a caller handed over."""
     shape = (subject.rows, subject.config.embedding_dim)
-    return messages.decode_array(arrays["item-table"], "item-table", "float32", shape).copy()
+    return messages.decode_array(arrays["item-table"], "item-table", "float32", shape)
 
 
 def _restored(checkpoint: Checkpoint, subject: Subject, data_set: str, log: Logbook) -> ServerState:

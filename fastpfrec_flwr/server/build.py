@@ -18,6 +18,7 @@ from fastpfrec_flwr.server.secure import SecureFastPFRec
 from fastpfrec_flwr.server.steady import SteadyRows
 from fastpfrec_flwr.server.steps import ServerStep, build_step
 from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.server.uploading import UploadStrategy
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean, PerClient, PerCoordinate, PerRow
 from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, NoCrossCheck
 from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, Check, ClientsCheck, NoCheck, PaperCheck
@@ -158,7 +159,7 @@ def build_strategy(
     folder: RunFolder | None = None,
     threads: int = 1,
     around: Around = Around(),
-) -> FastPFRec:
+) -> UploadStrategy:
     """The strategy with its parts: ours, or another one on our clients (which has no parts to wrap).
 
     Raises

@@ -29,10 +29,9 @@ from fastpfrec_flwr.server.errors import RunError
 from fastpfrec_flwr.server.receiving import Received
 from fastpfrec_flwr.server.rounds import RoundOutcome, why_unmoved
 from fastpfrec_flwr.server.run_folder import RunFolder
-from fastpfrec_flwr.server.steps import AverageStep, ServerState
-from fastpfrec_flwr.server.strategy import FastPFRec
+from fastpfrec_flwr.server.steps import ServerState
+from fastpfrec_flwr.server.uploading import UploadStrategy
 from fastpfrec_flwr.trusted_node.points import UploadPoints
-from fastpfrec_flwr.trusted_node.tier import DirectTier
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 TABLE = "item-table"
@@ -40,7 +39,7 @@ TABLE = "item-table"
 _MOST_LOOKS = 6
 
 
-class ForeignStrategy(FastPFRec):
+class ForeignStrategy(UploadStrategy):
     """Our rounds with another strategy's aggregation.
 
     Parameters
@@ -56,7 +55,7 @@ class ForeignStrategy(FastPFRec):
         folder: RunFolder | None = None,
         threads: int = 1,
     ) -> None:
-        super().__init__(config, DirectTier(config.seed), AverageStep(1.0, False), folder, threads)
+        super().__init__(config, folder, threads)
         self._make = make
         self._name = name
         self._strategy = make()
@@ -73,6 +72,15 @@ class ForeignStrategy(FastPFRec):
             f"strategy {self._name}: no trusted nodes and no checks; tier, check, node-aggregator, server-aggregator, server-step "
             "and what belongs to them are not used; all clients count alike (num-examples = 1)"
         ]
+
+    def fix_rows(self, fixed: NDArray[np.bool_]) -> None:
+        """Refused, as the configuration already is: another strategy moves all rows.
+
+        Raises
+        ------
+        RunError always.
+        """
+        raise RunError(f"strategy {self._name} moves all rows: train-items must be 'all'")
 
     def begin(self, phase: str, state: ServerState) -> None:
         """Begin a phase with a fresh strategy.

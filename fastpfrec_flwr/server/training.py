@@ -18,7 +18,6 @@ from fastpfrec_flwr.server.beginning import Beginning
 from fastpfrec_flwr.server.checkpoint import Checkpoint, save_checkpoint
 from fastpfrec_flwr.server.device_strategy import DeviceStrategy
 from fastpfrec_flwr.server.health import round_health
-from fastpfrec_flwr.server.initial_model import first_state
 from fastpfrec_flwr.server.logbook import Logbook
 from fastpfrec_flwr.server.progress import header
 from fastpfrec_flwr.server.rounds import RoundOutcome
@@ -71,7 +70,7 @@ class Training:
         With real devices `flwr stop` is the end of the process (`SystemExit`, and five seconds to leave): nothing can be asked or
         sent any more, the round that runs is lost, and what the rounds before it came to is written.
         """
-        state = self._beginning.state
+        state = self._beginning.state()
         ending: KeyboardInterrupt | SystemExit | None = None
         try:
             if self._progress.phase == "train":
@@ -79,7 +78,7 @@ class Training:
                 if not self._stop.is_set():
                     self._after_train()
                 if self._config.refit:
-                    state = first_state(self._beginning.item_ids, self._config)
+                    state = self._beginning.first_state()
             if self._progress.phase == "refit" and not self._stop.is_set():
                 self._phase("refit", state, self._progress.best_round)
                 self._finish_refit()

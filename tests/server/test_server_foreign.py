@@ -92,6 +92,11 @@ def foreign(make=FedAvg, clients=3, **changes):
     return ForeignStrategy(parse_run_config(values), make, "x:Y")
 
 
+def test_it_fixes_no_rows():
+    with pytest.raises(RunError, match="strategy x:Y moves all rows: train-items must be 'all'"):
+        foreign().fix_rows(np.ones(3, bool))
+
+
 def uploads(cover=0.0):
     """Two clients, three items, k = 2: the first changes row 0 by (1, 2), the second rows 0 and 2."""
     return Uploads(

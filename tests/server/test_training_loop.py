@@ -90,6 +90,21 @@ def test_arrays_to_begin_with_and_metrics_of_ones_own():
     assert result.arrays["item-table"].numpy().shape == (400, 16)
 
 
+def test_a_refit_begins_from_the_given_arrays_too():
+    """As if a run on train and validation had been given them: here one of learning rate zero leaves them as they are."""
+    given = np.random.default_rng(5).normal(size=(400, 16)).astype(np.float32)
+    values = settings_of({"num_rounds": 2, "evaluate_every": 2, "refit": True, "server_learning_rate": 1e-12})
+    own_app, results = ServerApp(), []
+
+    @own_app.main()
+    def main(grid, context):
+        config = parse_run_config(context.run_config)
+        results.append(build_strategy(config).start(grid, messages.encode_model(given)))
+
+    run_in_process(own_app, InProcessGrid(client_app, 2, values), values)
+    np.testing.assert_allclose(results[0].arrays["item-table"].numpy(), given, atol=1e-6)
+
+
 def test_device_states_stay_only_for_a_checkpoint(finished):
     before = device_states()
     finished()
