@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.output import Line, ratios, report, show
+from fastpfrec_flwr.foreseen import Foreseen
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 DataDir = Annotated[str, typer.Option(help="Folder of the named data sets; empty: what was fetched before.")]
@@ -207,5 +208,14 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in _parts(text)]
 
 
+def main() -> None:
+    """Run a command; what can be foreseen (no data, say) is told without a traceback."""
+    try:
+        app()
+    except Foreseen as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from None
+
+
 if __name__ == "__main__":
-    app()
+    main()

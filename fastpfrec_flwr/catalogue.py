@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastpfrec_flwr.files import write_atomically
+from fastpfrec_flwr.foreseen import Foreseen
 
 FORMAT, FORMAT_VERSION = "fastpfrec-catalogue", 1
 RESERVED = "~reserved-"
 
 
-class CatalogueError(ValueError):
+class CatalogueError(Foreseen, ValueError):
     """A catalogue that cannot be used; the message names file, problem and remedy."""
 
 

@@ -12,6 +12,7 @@ import typer
 from fastpfrec_flwr.audit.commands import audit
 from fastpfrec_flwr.commands import catalogue, device, recommending
 from fastpfrec_flwr.experiments.commands import app as experiment_app
+from fastpfrec_flwr.foreseen import plain_errors
 from fastpfrec_flwr.report.commands import report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="FastPFRec: federated recommendation on Flower.")
@@ -34,20 +35,6 @@ Settings = Annotated[
 Split = Annotated[str, typer.Option("--split", help="auto | released | chronological | random")]
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What can be foreseen is told in plain words, exit status 2; anything else keeps its traceback."""
-    from fastpfrec_flwr.config import ConfigError
-    from fastpfrec_flwr.data.errors import DataError
-    from fastpfrec_flwr.server.errors import RunError
-
-    try:
-        yield
-    except (ConfigError, DataError, RunError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-
-
 def _run_config(options: list[str] | None, **changes: str) -> dict[str, Any]:
     """Defaults, `-c` options, then options of their own; checked, with absolute paths."""
     from fastpfrec_flwr.config import default_values, parse_run_config
@@ -68,7 +55,7 @@ def list_command(data_dir: DataDir = "") -> None:
 
     from fastpfrec_flwr.data.commands import list_data_sets
 
-    with _plain_errors():
+    with plain_errors():
         table = Table("name", "found", "origin")
         for row in list_data_sets(data_dir or None):
             table.add_row(row["name"], row["found"], row["origin"])
@@ -83,7 +70,7 @@ def fetch(
     """Fetch a named data set from its public home, or import it: later runs find it without any setting."""
     from fastpfrec_flwr.data.commands import fetch as fetch_data
 
-    with _plain_errors(), _progress_bar() as progress:
+    with plain_errors(), _progress_bar() as progress:
         directory = fetch_data(name, from_dir, progress)
     typer.echo(f"{name}: in {directory}")
 
@@ -94,7 +81,7 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
     from rich.console import Console
     from rich.table import Table
 
-    with _plain_errors(), _progress_bar() as progress:
+    with plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.config import parse_run_config
         from fastpfrec_flwr.data.commands import show as report_of
         from fastpfrec_flwr.data.preparation import split_settings
@@ -131,7 +118,7 @@ def simulate(
     data_dir: DataDir = "",
 ) -> None:
     """Run the app that `flwr run` runs, in this process: same keys, same figures bit for bit."""
-    with _plain_errors():
+    with plain_errors():
         values = _run_config(run_config, output_dir=output_dir, data_dir=data_dir)
         from fastpfrec_flwr.simulation.run import simulate as run
 
@@ -167,7 +154,7 @@ def privacy(
             raise typer.BadParameter(f"must be >= {lowest}, got {value}", param_hint=name)
     if not 0 < delta < 1:
         raise typer.BadParameter(f"must be > 0 and < 1, got {delta}", param_hint="--delta")
-    with _plain_errors():
+    with plain_errors():
         from fastpfrec_flwr.config import parse_run_config
         from fastpfrec_flwr.privacy.exposure import build_ledger
         from fastpfrec_flwr.privacy.lines import Setting
@@ -215,7 +202,7 @@ def references(
 
     if part not in ("test", "validation"):
         raise typer.BadParameter("must be test or validation", param_hint="--part")
-    with _plain_errors(), _progress_bar() as progress:
+    with plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.baselines.central import reference_metrics
         from fastpfrec_flwr.config import parse_run_config
         from fastpfrec_flwr.data import prepare

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fastpfrec_flwr.config_models import BASELINES as BASELINES
 from fastpfrec_flwr.config_rules import rules_of
 from fastpfrec_flwr.config_wording import kebab
+from fastpfrec_flwr.foreseen import Foreseen
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -29,7 +30,7 @@ CountOrZero = Annotated[int, Field(ge=0)]
 TRACKERS = ("tensorboard", "mlflow", "wandb")
 
 
-class ConfigError(ValueError):
+class ConfigError(Foreseen, ValueError):
     """A run configuration that cannot be used; the message names key, rule, value and remedy."""
 
 

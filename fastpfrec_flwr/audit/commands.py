@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fastpfrec_flwr.foreseen import plain_errors
+
 
 def audit(
     run_config: Annotated[
@@ -24,12 +26,10 @@ def audit(
     from rich.console import Console
 
     from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
-    from fastpfrec_flwr.data.errors import DataError
-    from fastpfrec_flwr.server.errors import RunError
     from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
 
     console = Console()
-    try:
+    with plain_errors():
         values = merge_options(run_config or [], default_values()) | ({"data-dir": data_dir} if data_dir else {})
         config = parse_run_config(with_absolute_paths(values))
         if config.strategy != "fastpfrec":
@@ -46,9 +46,6 @@ def audit(
             found = run_audit(config, chosen, users, uploads, lambda name: status.update(f"run: {name}"))
             status.update("canaries")
             canaries = run_canaries(config, trials, config.seed)
-    except (ConfigError, DataError, RunError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     tables = [observers_table(found, users, uploads), canary_table(canaries)]
     for table in tables:
         _print(table, console)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.client.deviation import Deviation, no_deviation
+from fastpfrec_flwr.foreseen import Foreseen
 
 # 1: users and deviations. 2: what each user has spent of its privacy; an older file gets the table when it is opened.
 SCHEMA_VERSION = 2
@@ -27,7 +28,7 @@ _MAX_PARAMETERS = 500
 _MOST_READ = 50_000
 
 
-class StateError(RuntimeError):
+class StateError(Foreseen, RuntimeError):
     """State that cannot be read or written; it costs the round, never the state."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fastpfrec_flwr.commands.recommending import plain_errors
+from fastpfrec_flwr.foreseen import plain_errors
 
 app = typer.Typer(no_args_is_help=True, help="The items that server and devices agree on: ids, rows, titles, versions.")
 

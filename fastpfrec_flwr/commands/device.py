@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from fastpfrec_flwr.foreseen import plain_errors
+
 app = typer.Typer(no_args_is_help=True, help="What a real device keeps: look at it, wipe it.")
 
 StateDir = Annotated[
@@ -26,16 +28,13 @@ def show(state_dir: StateDir = "", as_json: Annotated[bool, typer.Option("--json
     import json
 
     from fastpfrec_flwr.client.device import FILE, Device
-    from fastpfrec_flwr.client.state import StateError
 
     root = _root(state_dir)
     if not (root / FILE).is_file():
         typer.echo(f"{root}: no device has kept anything here")
         raise typer.Exit(1)
-    try:
+    with plain_errors():
         device = Device(root)
-    except StateError as error:
-        raise _told(error) from None
     trainings, users = device.trainings(), device.num_users()
     device.close()
     if as_json:
@@ -74,16 +73,13 @@ def forget(
 ) -> None:
     """Wipe private vectors, deviations, the secret of the false items and the book of uploads. Stop the SuperNode first."""
     from fastpfrec_flwr.client.device import forget as wipe
-    from fastpfrec_flwr.client.state import StateError
 
     root = _root(state_dir)
     what = f"training {training} in {root}" if training else f"everything that this device keeps in {root}"
     if not yes and not typer.confirm(f"Wipe {what}?"):
         raise typer.Exit(1)
-    try:
+    with plain_errors():
         removed = wipe(root, training)
-    except StateError as error:
-        raise _told(error) from None
     for path in removed:
         typer.echo(f"wiped {path}")
     if not removed:
@@ -101,8 +97,3 @@ def _root(state_dir: str) -> Path:
 
 def _number(epsilon: float) -> float | str:
     return "infinity" if math.isinf(epsilon) else epsilon
-
-
-def _told(error: Exception) -> typer.Exit:
-    typer.echo(f"error: {error}", err=True)
-    return typer.Exit(2)

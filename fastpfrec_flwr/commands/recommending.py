@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fastpfrec_flwr.foreseen import plain_errors
 
 if TYPE_CHECKING:
     from fastpfrec_flwr.recommend import Recommendations, Recommender
@@ -17,20 +17,6 @@ Model = Annotated[Path, typer.Option("--model", "-m", help="A run folder, or wha
 CatalogueFile = Annotated[
     Path | None, typer.Option("--catalogue", help="A catalogue file with titles; it must be the model's own.")
 ]
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """What can be foreseen is told in plain words, exit status 2."""
-    from fastpfrec_flwr.catalogue import CatalogueError
-    from fastpfrec_flwr.data.errors import DataError
-    from fastpfrec_flwr.recommend.errors import ModelError
-
-    try:
-        yield
-    except (CatalogueError, DataError, ModelError) as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
 
 
 def recommend(

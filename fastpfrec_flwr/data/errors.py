@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fastpfrec_flwr.foreseen import Foreseen
 
-class DataError(ValueError):
+
+class DataError(Foreseen, ValueError):
     """Data that cannot be used. The message names file, line, value, the rule, and the remedy."""
 
 

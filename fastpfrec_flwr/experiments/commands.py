@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from fastpfrec_flwr.foreseen import plain_errors
 
 if TYPE_CHECKING:
     from fastpfrec_flwr.experiments.cells import Cell
@@ -22,23 +22,12 @@ NameOrFile = Annotated[
 ]
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    from fastpfrec_flwr.config import ConfigError
-
-    try:
-        yield
-    except ConfigError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
-
-
 @app.command("list")
 def list_command() -> None:
     """List the shipped suites: what each shows, and what it takes."""
     from fastpfrec_flwr.experiments.suite import load_suite, shipped_names
 
-    with _plain_errors():
+    with plain_errors():
         for name in shipped_names():
             suite = load_suite(name)
             runs = len(suite.data_sets) * len(suite.variants) * len(suite.seeds)
@@ -68,7 +57,7 @@ def run(
 
     `tuning` is no suite but the search for each model's settings: docs/baselines.md.
     """
-    with _plain_errors():
+    with plain_errors():
         if name == "tuning":
             _tune(model, data_sets, data_dir, output_dir)
             return
@@ -142,7 +131,7 @@ def status(
     """Say how far a study is, why runs failed, and what it found so far."""
     from rich.console import Console
 
-    with _plain_errors():
+    with plain_errors():
         from fastpfrec_flwr.experiments.study import default_study
         from fastpfrec_flwr.experiments.suite import load_suite
         from fastpfrec_flwr.experiments.table import status_table

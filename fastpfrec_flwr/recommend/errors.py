@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fastpfrec_flwr.foreseen import Foreseen
 
-class ModelError(ValueError):
+
+class ModelError(Foreseen, ValueError):
     """A model or a history that cannot be used; the message names file, problem and remedy."""

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from fastpfrec_flwr.foreseen import plain_errors
+
 
 def report(
     paths: Annotated[list[Path], typer.Argument(metavar="RUN-OR-STUDY...", help="Run folders and study folders.")],
@@ -17,13 +19,9 @@ def report(
 ) -> None:
     """Make tables (CSV, Markdown, LaTeX), plots (SVG, PNG) and one HTML page of runs and studies."""
     from fastpfrec_flwr.report.building import build_report
-    from fastpfrec_flwr.report.errors import ReportError
 
-    try:
+    with plain_errors():
         written = build_report(paths, output)
-    except ReportError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from None
     for notice in written.notices:
         typer.echo(f"note: {notice}", err=True)
     typer.echo(f"report: {written.page} ({written.files} files)")

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 from benchmarks import growth, listing
-from benchmarks.__main__ import app
+from benchmarks.__main__ import app, main
 from benchmarks.cohort import real_cohort
 from benchmarks.output import ratios
 from benchmarks.reference import StarModel, client_update, privatize, run_round
@@ -130,3 +130,11 @@ def test_lists_of_every_length_of_history_are_timed(capsys, monkeypatch):
     assert len(columns.split()) == 7
     assert [int(line.split()[0]) for line in lines] == [1, 27, 200, 1000]
     assert all(float(value) > 0 for line in lines for value in line.split()[1:3])
+
+
+def test_what_can_be_foreseen_has_no_traceback(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["benchmarks", "round", "--data-sets", "/nowhere", "--clients", "10"])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == 2
+    assert "error: no SuperNode can take part: data-set '/nowhere': no named data set" in capsys.readouterr().err
