@@ -15,7 +15,8 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.server.build import build_tier
 from fastpfrec_flwr.trusted_node.alignment import NoCrossCheck
-from fastpfrec_flwr.trusted_node.detection import NoCheck, norms_of
+from fastpfrec_flwr.trusted_node.detection import NoCheck
+from fastpfrec_flwr.trusted_node.distances import norms_of
 from fastpfrec_flwr.trusted_node.points import UploadPoints
 from fastpfrec_flwr.trusted_node.tier import TrustedNodes
 from fastpfrec_flwr.trusted_node.uploads import Uploads

@@ -13,7 +13,8 @@ from fastpfrec_flwr.draws import fill_normal
 from fastpfrec_flwr.parallel import in_parallel
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
-from fastpfrec_flwr.trusted_node.detection import first_normals, robust_z_scores
+from fastpfrec_flwr.trusted_node.detection import robust_z_scores
+from fastpfrec_flwr.trusted_node.distances import first_normals
 from fastpfrec_flwr.trusted_node.stacking import StackedMeans
 from fastpfrec_flwr.trusted_node.tier import NodeReport
 

@@ -26,7 +26,8 @@ from fastpfrec_flwr.addresses import prefetch
 from fastpfrec_flwr.compiling import compiled
 from fastpfrec_flwr.parallel import in_parallel, results_in_parallel
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean
-from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE, Distances, median
+from fastpfrec_flwr.trusted_node.detection import NORMAL_QUARTILE
+from fastpfrec_flwr.trusted_node.distances import Distances, median
 from fastpfrec_flwr.trusted_node.stacking import StackedMeans
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 

@@ -17,7 +17,8 @@ from fastpfrec_flwr.randomness import stream_key, user_stream_keys
 from fastpfrec_flwr.trusted_node.aggregation import NodeMean, node_mean
 from fastpfrec_flwr.trusted_node.aggregators import Aggregator, Mean
 from fastpfrec_flwr.trusted_node.alignment import Candidates, CrossCheck, NoCrossCheck
-from fastpfrec_flwr.trusted_node.detection import Check, Distances, first_normals, upload_distances
+from fastpfrec_flwr.trusted_node.detection import Check
+from fastpfrec_flwr.trusted_node.distances import Distances, first_normals, upload_distances
 from fastpfrec_flwr.trusted_node.roster import AllThere, Roster
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 

@@ -11,7 +11,8 @@ from scipy import stats
 from fastpfrec_flwr.randomness import user_stream_keys
 from fastpfrec_flwr.server.average import average_nodes, healthy_nodes
 from fastpfrec_flwr.trusted_node.aggregation import node_mean
-from fastpfrec_flwr.trusted_node.detection import beyond_clip, upload_distances
+from fastpfrec_flwr.trusted_node.detection import beyond_clip
+from fastpfrec_flwr.trusted_node.distances import upload_distances
 from fastpfrec_flwr.trusted_node.points import UploadPoints
 from fastpfrec_flwr.trusted_node.tier import NodeReport
 

@@ -11,7 +11,7 @@ from fastpfrec_flwr.privacy.noise import GRID, add_seeded_laplace
 from fastpfrec_flwr.randomness import user_stream_keys
 from fastpfrec_flwr.server.average import average_nodes
 from fastpfrec_flwr.trusted_node.aggregation import node_mean
-from fastpfrec_flwr.trusted_node.detection import upload_distances
+from fastpfrec_flwr.trusted_node.distances import upload_distances
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 
 

@@ -4,9 +4,7 @@ import numpy as np
 
 from fastpfrec_flwr.draws import fill_laplace
 from fastpfrec_flwr.randomness import stream_key, user_stream_keys
-from fastpfrec_flwr.trusted_node.detection import (
-    Distances,
-)
+from fastpfrec_flwr.trusted_node.distances import Distances
 
 
 def noiseless(*distances):

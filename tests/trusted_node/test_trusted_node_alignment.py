@@ -5,7 +5,8 @@ import pytest
 
 from fastpfrec_flwr.trusted_node.aggregation import node_mean
 from fastpfrec_flwr.trusted_node.alignment import AlignmentCheck, Candidates, NoCrossCheck, merged, products_with_others
-from fastpfrec_flwr.trusted_node.detection import NoCheck, upload_distances
+from fastpfrec_flwr.trusted_node.detection import NoCheck
+from fastpfrec_flwr.trusted_node.distances import upload_distances
 from fastpfrec_flwr.trusted_node.tier import TrustedNodes
 from fastpfrec_flwr.trusted_node.uploads import Uploads
 

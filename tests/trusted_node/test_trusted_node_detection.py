@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 from noised_uploads import ITEMS, SCALE, K, noiseless, norm_keys, uploads_of
 
-from fastpfrec_flwr.trusted_node.detection import (
-    AbsoluteCheck,
-    ClientsCheck,
-    Distances,
-    NoCheck,
-    PaperCheck,
-    robust_z_scores,
-    upload_distances,
-)
+from fastpfrec_flwr.trusted_node.detection import AbsoluteCheck, ClientsCheck, NoCheck, PaperCheck, robust_z_scores
+from fastpfrec_flwr.trusted_node.distances import Distances, upload_distances
 
 # ---- robust z by hand ------------------------------------------------------------------------------------------------
 

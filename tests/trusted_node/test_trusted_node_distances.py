@@ -5,10 +5,8 @@ import pytest
 from noised_uploads import ITEMS, SCALE, K, noiseless, norm_keys, uploads_of
 
 from fastpfrec_flwr.privacy.clipping import clip_joint
-from fastpfrec_flwr.trusted_node.detection import (
-    beyond_clip,
-    upload_distances,
-)
+from fastpfrec_flwr.trusted_node.detection import beyond_clip
+from fastpfrec_flwr.trusted_node.distances import upload_distances
 
 
 @pytest.mark.parametrize("touched", [ITEMS, 40])
