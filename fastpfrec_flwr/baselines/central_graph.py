@@ -6,7 +6,8 @@
 - XSimGCL (Yu et al., TKDE 2023): plus InfoNCE between the final rows and those of one layer of the same noisy propagation.
 
 All with Adam on BPR of (user, own item, item that the user has not) and L2 on the rows of the batch. A step propagates the whole
-graph, whatever its batch: so batches are large (a share of all pairs) and steps long, which decay to nothing along a cosine. The
+graph, whatever its batch: so batches are large (a share of all pairs, some with several negatives a pair, which take the noise out
+of a step at a third of its price) and steps long, which decay to nothing along a cosine. The
 number of epochs is chosen on validation; for the test, the model learns anew from train and validation for as many.
 """
 
@@ -152,6 +153,7 @@ class Training:
         settings, graph = self.settings, self.graph
         done = self.steps / (settings.epochs * settings.batches)
         self._optimiser.param_groups[0]["lr"] = settings.learning_rate * (1 + np.cos(np.pi * done)) / 2
+        chosen = np.repeat(chosen, settings.negatives)
         users, items = graph.users[chosen], graph.items[chosen]
         triples = (users, items, draw_negatives(graph, users, self._key("negatives")))
         self._optimiser.zero_grad(set_to_none=True)

@@ -259,6 +259,17 @@ def test_the_same_seed_gives_the_same_model(kind):
     assert first.users.tobytes() != other.users.tobytes()
 
 
+@pytest.mark.parametrize("kind", ["mf", "lightgcn"])
+def test_more_negatives_a_pair_are_a_mean_over_them(kind):
+    """Where each user lacks one item alone all draws are the same, and their mean, L2 included, is that of one."""
+    table = np.ones((6, 5), np.float32)
+    table[np.arange(6), np.arange(6) % 5] = 0
+    settings = GraphSettings(embedding_dim=4, layers=0 if kind == "mf" else 2, epochs=4, batches=2, l2=0.05)
+    one, three = (train(sparse.csr_array(table), kind, replace(settings, negatives=number)) for number in (1, 3))
+    np.testing.assert_allclose(three.users, one.users, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(three.items, one.items, rtol=1e-3, atol=1e-5)
+
+
 def test_epochs_are_chosen_on_validation_and_the_test_learns_from_both():
     split = checkerboard()
     settings = GraphSettings(embedding_dim=4, layers=2, epochs=20, every=5, patience=1, learning_rate=0.02)
