@@ -20,7 +20,8 @@ class GraphSettings:
     ----------
     epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
     every : epochs between looks at validation NDCG@20. patience : looks without a better one.
-    batches : steps per epoch. negatives : drawn for each pair of a step. l2 : of a pair's rows. drop : share of edges left out in each of SGL's graphs.
+    batches : steps per epoch. negatives : drawn for each pair of a step. l2 : of a pair's rows.
+    drop : share of edges left out in each of SGL's graphs.
     contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
     noise : length of XSimGCL's noise per layer. contrast_layer : the layer that it holds against the final rows.
     """
