@@ -25,6 +25,7 @@ from torch import Tensor
 from fastpfrec_flwr.baselines.central import Phase, SplitLike, history, history_matrix
 from fastpfrec_flwr.baselines.central_settings import GraphSettings, Kind
 from fastpfrec_flwr.baselines.propagation import Graph, bpr, draw_negatives, mean_of_layers, noisy_layers
+from fastpfrec_flwr.baselines.row_adam import RowAdam
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
@@ -129,7 +130,11 @@ class Training:
         bound = np.sqrt(6.0 / sum(shape))
         drawn = self._generator.uniform(-bound, bound, shape)
         self.table = torch.tensor(drawn, dtype=torch.float32, device=settings.device, requires_grad=True)
-        self._optimiser = torch.optim.Adam([self.table], lr=settings.learning_rate, eps=_EPSILON, fused=True)
+        self._optimiser: torch.optim.Optimizer
+        if settings.moment == "row":
+            self._optimiser = RowAdam([self.table], settings.learning_rate, eps=_EPSILON)
+        else:
+            self._optimiser = torch.optim.Adam([self.table], lr=settings.learning_rate, eps=_EPSILON, fused=True)
 
     def run_epoch(self) -> None:
         """Every pair once, in `settings.batches` steps."""

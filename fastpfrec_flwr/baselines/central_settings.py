@@ -10,6 +10,8 @@ from fastpfrec_flwr.config import ConfigError
 
 Kind = Literal["mf", "lightgcn", "sgl", "xsimgcl"]
 KINDS: tuple[Kind, ...] = ("mf", "lightgcn", "sgl", "xsimgcl")
+Moment = Literal["coordinate", "row"]
+MOMENTS: tuple[Moment, ...] = ("coordinate", "row")
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class GraphSettings:
     epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
     every : epochs between looks at validation NDCG@20. patience : looks without a better one.
     batches : steps per epoch. negatives : drawn for each pair of a step. l2 : of a pair's rows.
+    moment : Adam's second moment, one for each `coordinate` or for each `row`.
     drop : share of edges left out in each of SGL's graphs.
     contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
     noise : length of XSimGCL's noise per layer. contrast_layer : the layer that it holds against the final rows.
@@ -33,6 +36,7 @@ class GraphSettings:
     patience: int = 3
     batches: int = 4
     negatives: int = 1
+    moment: Moment = "coordinate"
     learning_rate: float = 0.03
     l2: float = 1e-4
     drop: float = 0.1
@@ -43,6 +47,16 @@ class GraphSettings:
     contrast_layer: int = 1
     seed: int = 1
     device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.moment not in MOMENTS:
+            raise ConfigError(f"moment of a central model must be one of {', '.join(MOMENTS)}, got {self.moment!r}")
+        for name in ("embedding_dim", "epochs", "every", "patience", "batches", "negatives"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
+                raise ConfigError(
+                    f"{name.replace('_', '-')} of a central model must be a whole number >= 1, got {value!r}"
+                )
 
 
 _OWN: Mapping[Kind, Mapping[str, Any]] = {

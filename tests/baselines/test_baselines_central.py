@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
 
 from test_evaluation_central import SMALL, split_of
 
-from fastpfrec_flwr.baselines.central_graph import graph_top_k, info_nce, train
+from fastpfrec_flwr.baselines.central_graph import best_on_validation, graph_top_k, info_nce, train
 from fastpfrec_flwr.baselines.central_models import CENTRAL, central_lists, ease_top_k
-from fastpfrec_flwr.baselines.central_settings import GraphSettings
+from fastpfrec_flwr.baselines.central_settings import GraphSettings, graph_settings
 from fastpfrec_flwr.baselines.propagation import (
     Graph,
     add_noise,
@@ -27,6 +27,7 @@ from fastpfrec_flwr.baselines.propagation import (
     product,
     torch_bpr,
 )
+from fastpfrec_flwr.baselines.row_adam import RowAdam
 from fastpfrec_flwr.config import ConfigError
 
 USERS, ITEMS = 40, 30
@@ -257,6 +258,60 @@ def test_the_same_seed_gives_the_same_model(kind):
     assert first.epochs == 3
     other = train(pairs, kind, GraphSettings(**{**vars(settings), "seed": 2}))
     assert first.users.tobytes() != other.users.tobytes()
+
+
+def test_row_adam_by_hand():
+    table = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    optimiser = RowAdam([table], lr=0.5, betas=(0.5, 0.75))
+    # Mean squares 12.5 and 0.5. The first step is as long as lr whatever the gradient: lr g / sqrt(mean square).
+    table.grad = torch.tensor([[3.0, 4.0], [0.0, 1.0]])
+    optimiser.step()
+    first = [[1 - 1.5 / 12.5**0.5, 2 - 2 / 12.5**0.5], [3.0, 4 - 0.5 / 0.5**0.5]]
+    np.testing.assert_allclose(table.detach().numpy(), first, rtol=1e-6)
+    # m = (0.25 g + 0) / (1 - 0.25), v = (0.1875 mean square) / (1 - 0.5625) in the second.
+    table.grad = torch.zeros(2, 2)
+    optimiser.step()
+    ratio = 0.5 * (0.25 / 0.75) / (0.1875 / 0.4375) ** 0.5
+    second = [
+        [first[0][0] - ratio * 3 / 12.5**0.5, first[0][1] - ratio * 4 / 12.5**0.5],
+        [3.0, first[1][1] - ratio / 0.5**0.5],
+    ]
+    np.testing.assert_allclose(table.detach().numpy(), second, rtol=1e-6)
+
+
+def test_row_adam_of_rows_of_one_is_adam():
+    generator = np.random.default_rng(4)
+    ours, theirs = (torch.ones(7, 1, requires_grad=True) for _ in range(2))
+    optimisers = RowAdam([ours], lr=0.1, eps=1e-8), torch.optim.Adam([theirs], lr=0.1, eps=1e-8)
+    for _ in range(20):
+        gradient = torch.tensor(generator.normal(size=(7, 1)), dtype=torch.float32)
+        ours.grad, theirs.grad = gradient.clone(), gradient.clone()
+        for each in optimisers:
+            each.step()
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_a_training_by_rows_is_another_one_and_learns():
+    split = checkerboard()
+    settings = GraphSettings(embedding_dim=8, layers=2, epochs=40, every=10, learning_rate=0.05)
+    by_rows, by_coordinates = (
+        best_on_validation(split, "lightgcn", replace(settings, moment=moment)) for moment in ("row", "coordinate")
+    )
+    assert by_rows[0] > 0.9 * by_coordinates[0] > 0.3
+    assert by_rows[0] != by_coordinates[0] or not np.array_equal(by_rows[2], by_coordinates[2])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"moment": "rows"}, "moment of a central model must be one of coordinate, row, got 'rows'"),
+        ({"negatives": 0}, "negatives of a central model must be a whole number >= 1, got 0"),
+        ({"epochs": 2.5}, "epochs of a central model must be a whole number >= 1, got 2.5"),
+    ],
+)
+def test_settings_that_make_no_sense(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        graph_settings("lightgcn", changes)
 
 
 @pytest.mark.parametrize("kind", ["mf", "lightgcn"])
