@@ -33,6 +33,7 @@ from fastpfrec_flwr.randomness import derive_generator, stream_key
 
 # Adam divides by the gradients' size plus this. A row's gradient in a mean over a large batch can be as small as the usual 1e-8.
 _EPSILON = 1e-12
+_MEMORY = 0.9  # of Adam's first moment
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,12 @@ class Training:
         bound = np.sqrt(6.0 / sum(shape))
         drawn = self._generator.uniform(-bound, bound, shape)
         self.table = torch.tensor(drawn, dtype=torch.float32, device=settings.device, requires_grad=True)
+        betas, size = (_MEMORY, settings.moment_memory), settings.learning_rate
         self._optimiser: torch.optim.Optimizer
         if settings.moment == "row":
-            self._optimiser = RowAdam([self.table], settings.learning_rate, eps=_EPSILON)
+            self._optimiser = RowAdam([self.table], size, betas, _EPSILON)
         else:
-            self._optimiser = torch.optim.Adam([self.table], lr=settings.learning_rate, eps=_EPSILON, fused=True)
+            self._optimiser = torch.optim.Adam([self.table], size, betas, _EPSILON, fused=True)
 
     def run_epoch(self) -> None:
         """Every pair once, in `settings.batches` steps."""

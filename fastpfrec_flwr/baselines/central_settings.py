@@ -23,7 +23,7 @@ class GraphSettings:
     epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
     every : epochs between looks at validation NDCG@20. patience : looks without a better one.
     batches : steps per epoch. negatives : drawn for each pair of a step. l2 : of a pair's rows.
-    moment : Adam's second moment, one for each `coordinate` or for each `row`.
+    moment : Adam's second moment, one for each `coordinate` or for each `row`. moment_memory : its beta.
     drop : share of edges left out in each of SGL's graphs.
     contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
     noise : length of XSimGCL's noise per layer. contrast_layer : the layer that it holds against the final rows.
@@ -37,6 +37,7 @@ class GraphSettings:
     batches: int = 4
     negatives: int = 1
     moment: Moment = "coordinate"
+    moment_memory: float = 0.999
     learning_rate: float = 0.03
     l2: float = 1e-4
     drop: float = 0.1
@@ -51,6 +52,8 @@ class GraphSettings:
     def __post_init__(self) -> None:
         if self.moment not in MOMENTS:
             raise ConfigError(f"moment of a central model must be one of {', '.join(MOMENTS)}, got {self.moment!r}")
+        if not 0 <= self.moment_memory < 1:
+            raise ConfigError(f"moment-memory of a central model must be in [0, 1), got {self.moment_memory!r}")
         for name in ("embedding_dim", "epochs", "every", "patience", "batches", "negatives"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:

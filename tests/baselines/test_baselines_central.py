@@ -305,6 +305,7 @@ def test_a_training_by_rows_is_another_one_and_learns():
     ("changes", "message"),
     [
         ({"moment": "rows"}, "moment of a central model must be one of coordinate, row, got 'rows'"),
+        ({"moment-memory": 1.0}, r"moment-memory of a central model must be in \[0, 1\), got 1.0"),
         ({"negatives": 0}, "negatives of a central model must be a whole number >= 1, got 0"),
         ({"epochs": 2.5}, "epochs of a central model must be a whole number >= 1, got 2.5"),
     ],
