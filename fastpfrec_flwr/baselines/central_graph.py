@@ -139,15 +139,26 @@ class Training:
             self._optimiser = torch.optim.Adam([self.table], size, betas, _EPSILON, fused=True)
 
     def run_epoch(self) -> None:
-        """Every pair once, in `settings.batches` steps."""
+        """Every pair once or as many by user, in `settings.batches` steps."""
         pairs = len(self.graph.users)
         part = self._generator.permutation(np.arange(pairs) % self.settings.batches)
         for each in range(self.settings.batches):
             # In the order of the graph, so that a user's pairs stand together.
             chosen = np.flatnonzero(part == each)
+            if self.settings.sampling == "users":
+                chosen = self._by_user(len(chosen))
             if len(chosen):
                 self._step(chosen)
         self.epochs += 1
+
+    def _by_user(self, count: int) -> NDArray[np.int64]:
+        """`count` pairs, in order: each of a user who has some, uniform, and of those pairs one, uniform."""
+        first = self.graph.pointer[
+            : self.graph.num_users + 1
+        ]  # rows of users come first, so their entries are the pairs
+        sizes = np.diff(first)
+        users = self._generator.choice(np.flatnonzero(sizes), count)
+        return np.sort(first[users] + (self._generator.random(count) * sizes[users]).astype(np.int64))
 
     def trained(self) -> Trained:
         """The model as it is now, without noise."""

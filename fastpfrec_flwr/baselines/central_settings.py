@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from fastpfrec_flwr.config import ConfigError
 
 Kind = Literal["mf", "lightgcn", "sgl", "xsimgcl"]
 KINDS: tuple[Kind, ...] = ("mf", "lightgcn", "sgl", "xsimgcl")
+Sampling = Literal["pairs", "users"]
 Moment = Literal["coordinate", "row"]
-MOMENTS: tuple[Moment, ...] = ("coordinate", "row")
+_CHOICES = {"sampling": get_args(Sampling), "moment": get_args(Moment)}
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class GraphSettings:
     epochs : at most; the step size falls along a cosine from `learning_rate` to zero over them.
     every : epochs between looks at validation NDCG@20. patience : looks without a better one.
     batches : steps per epoch. negatives : drawn for each pair of a step. l2 : of a pair's rows.
+    sampling : `pairs`, every pair once an epoch; or `users`, as many pairs, each a user and one of the user's items at random (as
+        LightGCN's authors do): everybody counts alike, as in the metrics.
     moment : Adam's second moment, one for each `coordinate` or for each `row`. moment_memory : its beta.
     drop : share of edges left out in each of SGL's graphs.
     contrast, temperature : weight and temperature of InfoNCE. contrast_pairs : of a batch whose users and items are contrasted.
@@ -35,6 +38,7 @@ class GraphSettings:
     every: int = 20
     patience: int = 3
     batches: int = 4
+    sampling: Sampling = "pairs"
     negatives: int = 1
     moment: Moment = "coordinate"
     moment_memory: float = 0.999
@@ -50,8 +54,10 @@ class GraphSettings:
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.moment not in MOMENTS:
-            raise ConfigError(f"moment of a central model must be one of {', '.join(MOMENTS)}, got {self.moment!r}")
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in choices:
+                raise ConfigError(f"{name} of a central model must be one of {', '.join(choices)}, got {value!r}")
         if not 0 <= self.moment_memory < 1:
             raise ConfigError(f"moment-memory of a central model must be in [0, 1), got {self.moment_memory!r}")
         for name in ("embedding_dim", "epochs", "every", "patience", "batches", "negatives"):

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
 
 from test_evaluation_central import SMALL, split_of
 
-from fastpfrec_flwr.baselines.central_graph import best_on_validation, graph_top_k, info_nce, train
+from fastpfrec_flwr.baselines.central_graph import Training, best_on_validation, graph_top_k, info_nce, train
 from fastpfrec_flwr.baselines.central_models import CENTRAL, central_lists, ease_top_k
 from fastpfrec_flwr.baselines.central_settings import GraphSettings, graph_settings
 from fastpfrec_flwr.baselines.propagation import (
@@ -260,6 +260,23 @@ def test_the_same_seed_gives_the_same_model(kind):
     assert first.users.tobytes() != other.users.tobytes()
 
 
+def test_sampling_by_user_draws_everybody_alike():
+    """Three users with 1, 2 and 5 items and one with none; of 30,000 pairs each of the three has a third, shared out evenly."""
+    table = np.zeros((4, 6), np.float32)
+    table[0, 2] = table[1, [0, 5]] = table[3, 1:] = 1
+    training = Training(sparse.csr_array(table), "mf", GraphSettings(embedding_dim=2, layers=0, sampling="users"))
+    drawn = training._by_user(30_000)
+    assert (np.diff(drawn) >= 0).all()
+    expected = 10_000 / np.array([1, 2, 2, 5, 5, 5, 5, 5])
+    # Five standard deviations of each count.
+    assert (np.abs(np.bincount(drawn, minlength=8) - expected) < 5 * np.sqrt(expected)).all()
+
+
+def test_a_training_by_users_learns():
+    settings = GraphSettings(embedding_dim=8, layers=2, epochs=40, every=10, learning_rate=0.05, sampling="users")
+    assert best_on_validation(checkerboard(), "lightgcn", settings)[0] > 0.3
+
+
 def test_row_adam_by_hand():
     table = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
     optimiser = RowAdam([table], lr=0.5, betas=(0.5, 0.75))
@@ -305,6 +322,7 @@ def test_a_training_by_rows_is_another_one_and_learns():
     ("changes", "message"),
     [
         ({"moment": "rows"}, "moment of a central model must be one of coordinate, row, got 'rows'"),
+        ({"sampling": "items"}, "sampling of a central model must be one of pairs, users, got 'items'"),
         ({"moment-memory": 1.0}, r"moment-memory of a central model must be in \[0, 1\), got 1.0"),
         ({"negatives": 0}, "negatives of a central model must be a whole number >= 1, got 0"),
         ({"epochs": 2.5}, "epochs of a central model must be a whole number >= 1, got 2.5"),
