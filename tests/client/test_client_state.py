@@ -206,6 +206,26 @@ def test_snapshot_and_restore(tmp_path):
     assert (again.vectors(users, nothing(users)) == 4).all()
 
 
+@pytest.mark.parametrize("page_bytes", [None, 4096])
+def test_new_files_have_small_pages_and_older_ones_go_on_with_theirs(tmp_path, page_bytes):
+    path, users = tmp_path / "0-of-1.sqlite3", np.array([1, 2])
+    if page_bytes:  # a file of a version before
+        older = sqlite3.connect(path)
+        older.executescript(f"PRAGMA page_size = {page_bytes}; PRAGMA journal_mode = WAL; CREATE TABLE old (a)")
+        older.close()
+    state = ClientState(path, K)
+    state.save(1, users, filled(users, 1))
+    state.snapshot(1)
+    state.save(2, users, filled(users, 2))
+    state.close()
+    again = ClientState(path, K)
+    again.restore(1)
+    assert (again.vectors(users, nothing(users)) == 1).all()
+    for file in (path, *tmp_path.glob("*.round-1*")):
+        (found,) = sqlite3.connect(file).execute("PRAGMA page_size").fetchone()
+        assert found == (page_bytes or 1024)
+
+
 def test_snapshots_of_other_partitions_are_left_alone(tmp_path):
     one, ten = ClientState(tmp_path / "1-of-20.sqlite3", K), ClientState(tmp_path / "11-of-20.sqlite3", K)
     ten.snapshot(1)
