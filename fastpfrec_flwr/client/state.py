@@ -246,7 +246,7 @@ class ClientState:
         self._read.clear()
         try:
             with closing(sqlite3.connect(source)) as copy:
-                copy.backup(self._connection)
+                self._take(copy)
             with self._transaction():
                 self._create()  # the copy may be older than the table of budgets
                 self._connection.executemany("INSERT OR REPLACE INTO budgets VALUES (?, ?)", kept)
@@ -256,6 +256,22 @@ class ClientState:
         for later in self._snapshots():
             if later > server_round:
                 self._snapshot_path(later).unlink(missing_ok=True)
+
+    def _take(self, copy: sqlite3.Connection) -> None:
+        """Take over all that another file holds. SQLite copies pages, so they must have one size; an older version's do not."""
+        (own,), (theirs,) = (each.execute("PRAGMA page_size").fetchone() for each in (self._connection, copy))
+        if own == theirs:
+            copy.backup(self._connection)
+            return
+        repaged = self._path.with_name(f"{self._path.stem}.{os.getpid()}.tmp")
+        repaged.unlink(missing_ok=True)
+        try:
+            copy.execute(f"PRAGMA page_size = {own}")
+            copy.execute("VACUUM INTO ?", (str(repaged),))
+            with closing(sqlite3.connect(repaged)) as same:
+                same.backup(self._connection)
+        finally:
+            repaged.unlink(missing_ok=True)
 
     def last_round(self) -> int:
         """The last round in which anybody trained; 0 before the first."""

@@ -226,6 +226,32 @@ def test_new_files_have_small_pages_and_older_ones_go_on_with_theirs(tmp_path, p
         assert found == (page_bytes or 1024)
 
 
+@pytest.mark.parametrize(("own", "theirs"), [(1024, 4096), (4096, 1024)])
+@pytest.mark.parametrize("journal", ["WAL", "DELETE"])
+def test_a_copy_with_pages_of_another_size_is_restored(tmp_path, own, theirs, journal):
+    """A device that upgrades the app, or goes back, between a copy and its restore."""
+    users = np.array([1, 2])
+    for name, page_bytes, mode in (("a", own, "WAL"), ("b", theirs, journal)):
+        raw = sqlite3.connect(tmp_path / f"{name}.sqlite3")
+        raw.executescript(f"PRAGMA page_size = {page_bytes}; PRAGMA journal_mode = WAL; CREATE TABLE old (a)")
+        raw.close()
+        state = ClientState(tmp_path / f"{name}.sqlite3", K)
+        state.save(1, users, filled(users, 1 if name == "b" else 7))
+        state.close()
+        raw = sqlite3.connect(tmp_path / f"{name}.sqlite3")
+        raw.execute(f"PRAGMA journal_mode = {mode}")
+        raw.close()
+    os.replace(tmp_path / "b.sqlite3", tmp_path / "a.round-1.sqlite3")
+    state = ClientState(tmp_path / "a.sqlite3", K)
+    state.restore(1)
+    assert (state.vectors(users, nothing(users)) == 1).all()
+    state.save(2, users, filled(users, 2))
+    state.close()
+    assert (ClientState(tmp_path / "a.sqlite3", K).vectors(users, nothing(users)) == 2).all()
+    assert sqlite3.connect(tmp_path / "a.sqlite3").execute("PRAGMA page_size").fetchone() == (own,)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_snapshots_of_other_partitions_are_left_alone(tmp_path):
     one, ten = ClientState(tmp_path / "1-of-20.sqlite3", K), ClientState(tmp_path / "11-of-20.sqlite3", K)
     ten.snapshot(1)
