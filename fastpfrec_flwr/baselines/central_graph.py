@@ -153,9 +153,8 @@ class Training:
 
     def _by_user(self, count: int) -> NDArray[np.int64]:
         """`count` pairs, in order: each of a user who has some, uniform, and of those pairs one, uniform."""
-        first = self.graph.pointer[
-            : self.graph.num_users + 1
-        ]  # rows of users come first, so their entries are the pairs
+        # Rows of users come first, so their entries are the pairs.
+        first = self.graph.pointer[: self.graph.num_users + 1]
         sizes = np.diff(first)
         users = self._generator.choice(np.flatnonzero(sizes), count)
         return np.sort(first[users] + (self._generator.random(count) * sizes[users]).astype(np.int64))

@@ -53,7 +53,7 @@ class ClientState:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = not path.exists()
             self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            if fresh:  # an older file and its copies keep theirs: a copy goes back only into pages of its own size
+            if fresh:  # an older file keeps its own
                 self._connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
