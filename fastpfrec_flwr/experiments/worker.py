@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from fastpfrec_flwr.foreseen import Foreseen
+
 SETTINGS, OUTPUT, STATE = "settings.toml", "output.txt", "state"
 # Errors that the user can do something about are told in a line.
 FORESEEN = 2
@@ -107,10 +109,6 @@ def _child(job: Mapping[str, Any]) -> int:
     """Do a job in this process; its exit status."""
     import faulthandler
 
-    from fastpfrec_flwr.config import ConfigError
-    from fastpfrec_flwr.data.errors import DataError
-    from fastpfrec_flwr.server.errors import RunError
-
     path = job.get("output") or str(Path(job["folder"]) / OUTPUT)
     output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(output, 1)
@@ -120,7 +118,7 @@ def _child(job: Mapping[str, Any]) -> int:
     try:
         _JOBS[job["do"]](job)
         status = 0
-    except (ConfigError, DataError, RunError) as error:
+    except Foreseen as error:
         print(f"error: {error}", file=sys.stderr)
         status = FORESEEN
     except BaseException:
