@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from fastpfrec_flwr.config_findings import explain
 from fastpfrec_flwr.config_models import BASELINES as BASELINES
 from fastpfrec_flwr.config_rules import rules_of
 from fastpfrec_flwr.config_wording import kebab
@@ -258,45 +258,11 @@ def parse_run_config(values: Mapping[str, Any]) -> RunConfig:
     ------
     ConfigError listing every broken key with its rule and the value got.
     """
-    known = {kebab(name): field for name, field in RunConfig.model_fields.items()}
     try:
         return RunConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise ConfigError("\n".join(_explain(item, known) for item in error.errors())) from None
-
-
-def _explain(item: Any, known: Mapping[str, Any]) -> str:
-    """One line of plain words for one of pydantic's findings."""
-    key = str(item["loc"][0]) if item["loc"] else ""
-    kind = item["type"]
-    context = item.get("ctx", {})
-    if kind == "extra_forbidden":
-        close = get_close_matches(key, known, n=1)
-        return f"unknown key {key!r}" + (
-            f"; did you mean {close[0]!r}?" if close else "; see pyproject.toml for the keys"
-        )
-    if kind == "missing":
-        return f"{key} is missing; its default stands in pyproject.toml under [tool.flwr.app.config]"
-    if kind == "value_error":
-        return str(context["error"])
-    rules = {
-        "greater_than": "must be > {gt}",
-        "greater_than_equal": "must be >= {ge}",
-        "less_than": "must be < {lt}",
-        "less_than_equal": "must be <= {le}",
-        "literal_error": "must be one of {expected}",
-        "string_too_short": "must not be empty",
-        "finite_number": "must be a finite number",
-        "int_type": "must be an integer",
-        "float_type": "must be a number",
-        "bool_type": "must be true or false",
-        "string_type": "must be a string",
-        "string_pattern_mismatch": "must be 'fastpfrec', 'flwr:<name>' or '<module>:<class>'",
-    }
-    if key == "model":
-        rules["string_pattern_mismatch"] = f"must be fastpfrec, {', '.join(BASELINES)}, or '<module>:<class>'"
-    rule = rules.get(kind, item["msg"]).format(**context) if kind in rules else item["msg"]
-    return f"{key} {rule}, got {item['input']!r}"
+        known = [kebab(name) for name in RunConfig.model_fields]
+        raise ConfigError("\n".join(explain(item, known) for item in error.errors())) from None
 
 
 def default_values(pyproject: Path | None = None) -> dict[str, Any]:

@@ -207,7 +207,7 @@ def _own_row(config: RunConfig, trials: int, seed: int) -> CanaryRow | None:
 
 def _own_mechanism(config: RunConfig, items: int) -> tuple[Mechanism | None, float]:
     from fastpfrec_flwr.client.build import build_mechanism
-    from fastpfrec_flwr.privacy.exposure import upload_costs
+    from fastpfrec_flwr.privacy.upload_costs import upload_costs
 
     if config.upload_precision != "float32" or config.counted:
         config = config.model_copy(update={"upload_precision": "float32", "popularity_weight": 0.0})

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.client.device import Allowance
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.privacy.exposure import upload_epsilons
+from fastpfrec_flwr.privacy.upload_costs import upload_epsilons
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Tuning a model: a declared space and budget (`tuning.toml`), chosen on validation, every draw seeded, resumable.
 
-Trial t is drawn by Optuna's TPE with seed `budget.seed` + t from the trials before it, and the first trial is the defaults: so the
-same command finds the same values, also if it was stopped in between. Of a trial that was cut off nothing counts.
+Trial t is drawn by Optuna's TPE with seed `budget.seed` + t from the trials before it, and the first trial is the defaults, or what
+the file says for a data set. So the same command finds the same values, also if it was stopped in between; of a trial that was cut
+off nothing counts.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ class Space:
     Attributes
     ----------
     model : of `models()`. run : what all trials share: run-config keys, of a central model `data-set` alone.
-    dimensions : key -> low, high and log, or choices. defaults : of these keys, the first trial. trials, seed, metric : the budget.
+    dimensions : key -> low, high and log, or choices. first : their values in the first trial. trials, seed, metric : the budget.
     """
 
     model: str
     run: Mapping[str, Any]
     dimensions: Mapping[str, Mapping[str, Any]]
-    defaults: Mapping[str, Any]
+    first: Mapping[str, Any]
     trials: int
     seed: int
     metric: str
@@ -99,6 +100,7 @@ def load_space(model: str, data_set: str = "", path: Path = SPACES) -> Space:
         defaults = default_values()
     dimensions = {**part["space"], **part["models"][name]}
     first = {key: defaults[key] for key in dimensions}
+    first |= part.get("first", {}).get(chosen, {}).get(name, {})
     return Space(model, run, dimensions, first, budget["trials"], budget["seed"], budget["metric"])
 
 
@@ -178,13 +180,13 @@ def _open(space: Space, folder: Path) -> Search:
     folder.mkdir(parents=True, exist_ok=True)
     storage = JournalStorage(JournalFileBackend(str(folder / "trials.log")))
     search = optuna.create_study(storage=storage, study_name=space.model, direction="maximize", load_if_exists=True)
-    declared = json.dumps([space.run, space.dimensions, space.seed, space.metric], sort_keys=True)
+    declared = json.dumps([space.run, space.dimensions, space.first, space.seed, space.metric], sort_keys=True)
     before = search.user_attrs.setdefault("space", declared)
     if before != declared:
         raise ConfigError(f"{folder}: holds trials of another space; remove it or give another --output-dir")
     search.set_user_attr("space", declared)
     if not search.get_trials(deepcopy=False):
-        search.enqueue_trial(dict(space.defaults))
+        search.enqueue_trial(dict(space.first))
     return search
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastpfrec_flwr.config import ConfigError, RunConfig
-from fastpfrec_flwr.privacy.exposure import build_ledger, upload_costs
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.laws import NoiseLaw
 from fastpfrec_flwr.privacy.lines import Line, Setting
 from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
+from fastpfrec_flwr.privacy.upload_costs import upload_costs
 
 # Beyond this noise nothing is left of any table; whatever needs more has no answer here.
 _LARGEST_NOISE = 1e9

@@ -14,8 +14,9 @@ import numpy as np
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.evaluation.metrics import half_widths
-from fastpfrec_flwr.privacy.exposure import build_ledger, one_upload
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import Ledger, Setting, user_adjacency
+from fastpfrec_flwr.privacy.upload_costs import one_upload
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally
 
 

@@ -132,9 +132,18 @@ def test_lists_of_every_length_of_history_are_timed(capsys, monkeypatch):
     assert all(float(value) > 0 for line in lines for value in line.split()[1:3])
 
 
-def test_what_can_be_foreseen_has_no_traceback(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["benchmarks", "round", "--data-sets", "/nowhere", "--clients", "10"])
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["round", "--clients", "10"], "no SuperNode can take part: data-set '/nowhere': no named data set"),
+        (["startup", "--repeats", "1"], "data-set '/nowhere': no named data set"),  # a process of its own opens it
+    ],
+)
+def test_what_can_be_foreseen_has_no_traceback(monkeypatch, capfd, command, said):
+    monkeypatch.setattr("sys.argv", ["benchmarks", *command, "--data-sets", "/nowhere"])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
-    assert "error: no SuperNode can take part: data-set '/nowhere': no named data set" in capsys.readouterr().err
+    told = capfd.readouterr().err
+    assert f"error: {said}" in told
+    assert "Traceback" not in told

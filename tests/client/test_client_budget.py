@@ -9,8 +9,8 @@ from cohorts import make_node, make_parts, make_shard, make_table, order, run_co
 from fastpfrec_flwr.client.deviation import Deviation
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import SCHEMA_VERSION, ClientState
-from fastpfrec_flwr.privacy.exposure import upload_epsilons
 from fastpfrec_flwr.privacy.mechanism import Clip, LaplaceMechanism
+from fastpfrec_flwr.privacy.upload_costs import upload_epsilons
 
 USERS, ITEMS, K = 6, 40, 4
 PARTS = make_parts(USERS, ITEMS)

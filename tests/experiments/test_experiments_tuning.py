@@ -44,7 +44,7 @@ def space(**changes):
         "model": "fedmf",
         "run": {"data-set": "synthetic", "num-rounds": 9, "clients-per-round": 99},
         "dimensions": dimensions,
-        "defaults": {key: default_values()[key] for key in dimensions},
+        "first": {key: default_values()[key] for key in dimensions},
         "trials": 10,
         "seed": 3,
     }
@@ -115,7 +115,7 @@ def test_a_central_space_is_of_its_settings_and_starts_from_the_defaults(kind):
     declared = load_space(f"central-{kind}", "yelp")
     assert declared.central
     assert (declared.name, declared.run, declared.trials) == (kind, {"data-set": "yelp"}, load_space("fedmf").trials)
-    assert graph_settings(kind, declared.defaults) == graph_settings(kind)
+    assert graph_settings(kind, declared.first) == graph_settings(kind)
     for end in ("low", "high"):
         graph_settings(
             kind, {key: how.get(end, how.get("choices", [None])[0]) for key, how in declared.dimensions.items()}

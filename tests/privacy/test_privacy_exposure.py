@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
-from fastpfrec_flwr.privacy.exposure import build_ledger, upload_epsilons
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import INTERACTION, Setting, user_adjacency
 from fastpfrec_flwr.privacy.proposal import propose_noise
+from fastpfrec_flwr.privacy.upload_costs import upload_epsilons
 
 DEFAULTS = default_values(Path(__file__).resolve().parents[2] / "pyproject.toml")
 # Small enough to be a figure that protects somebody.

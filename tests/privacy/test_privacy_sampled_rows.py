@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fastpfrec_flwr.privacy.exposure import build_ledger, upload_costs
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.mechanism import Clip, GaussianMechanism, LaplaceMechanism, NoNoise
 from fastpfrec_flwr.privacy.sampled_rows import SampledRows, rows_in_upload
+from fastpfrec_flwr.privacy.upload_costs import upload_costs
 from fastpfrec_flwr.randomness import user_stream_keys
 from tests.privacy.test_privacy_exposure import setting_of
 

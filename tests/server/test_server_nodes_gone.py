@@ -8,7 +8,7 @@ import pytest
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.messages import TrainReport
-from fastpfrec_flwr.privacy.exposure import upload_epsilons
+from fastpfrec_flwr.privacy.upload_costs import upload_epsilons
 from fastpfrec_flwr.server.assignment import assignment_key, with_keyed_nonces
 from fastpfrec_flwr.server.build import build_roster
 from fastpfrec_flwr.server.rounds import RoundOutcome, Tally, count_skips

@@ -2,8 +2,9 @@
 
 import pytest
 
-from fastpfrec_flwr.privacy.exposure import build_ledger, upload_epsilons
+from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import Setting
+from fastpfrec_flwr.privacy.upload_costs import upload_epsilons
 
 
 def test_ledger_in_summary_and_log(finished):
