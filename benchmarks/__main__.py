@@ -1,7 +1,7 @@
 """What a round, an evaluation and a whole run cost; every table's figures can be kept as JSON and compared.
 
-`python -m benchmarks round | phases | reference | central | evaluation | check | memory | growth | startup | flwr | repeats`, and
-`compare`.
+`python -m benchmarks round | phases | kernels | reference | central | evaluation | check | memory | growth | startup | flwr |
+repeats`, and `compare`.
 """
 
 from __future__ import annotations
@@ -73,6 +73,22 @@ def reference(
         times_faster = loop["median_ms"] / kernels["median_ms"]
         typer.echo(f"{loop['data_set']}: the cohort takes 1/{times_faster:.0f} of the time")
     report("reference", figures, output)
+
+
+@app.command()
+def kernels(
+    data_dir: DataDir = "",
+    data_sets: str = "gowalla-100k,gowalla-1m",
+    clients: int = 256,
+    repeats: int = 15,
+    threads: Annotated[int, typer.Option(help="0: what the process was given.")] = 0,
+    torch_compile: Annotated[bool, typer.Option(help="Measure torch.compile too, which needs a C++ compiler.")] = True,
+    output: Output = "",
+) -> None:
+    """Milliseconds of a cohort's local step: compiled here, by autograd, by torch's operators, by torch.compile; interleaved."""
+    from benchmarks.kernels import measured
+
+    report("kernels", measured(_parts(data_sets), data_dir, clients, repeats, threads, torch_compile), output)
 
 
 @app.command()

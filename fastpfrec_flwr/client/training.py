@@ -93,7 +93,7 @@ def train_cohort(
         result = lightgcn_step(item_table, private, graphs, plan, config, report_loss, threads)
         return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
     if simple and device == "cpu":
-        return _train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
+        return train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
     from fastpfrec_flwr.client.autograd_step import autograd_step  # and with it torch
 
     local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
@@ -106,7 +106,7 @@ def can_train(graphs: LocalGraphs) -> NDArray[np.bool_]:
     return (graphs.own_counts > 0) & (graphs.degrees < graphs.num_items)
 
 
-def _train_compiled(
+def train_compiled(
     item_table: NDArray[np.float32],
     weights: NDArray[np.float32],
     graphs: LocalGraphs,
@@ -117,6 +117,7 @@ def _train_compiled(
     report_loss: bool,
     threads: int,
 ) -> LocalUpdates:
+    """`train_cohort` with its plan made, for what `compiled_step` covers; see there for the arguments."""
     settings = StepSettings(
         np.float32(config.user_weight),
         np.float32(config.neighbour_weight),

@@ -7,13 +7,14 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from benchmarks import growth, listing
+from benchmarks import growth, kernels, listing
 from benchmarks.__main__ import app, main
 from benchmarks.cohort import real_cohort
 from benchmarks.output import ratios
 from benchmarks.reference import StarModel, client_update, privatize, run_round
 from benchmarks.setup import configuration
 from fastpfrec_flwr.client.build import build_mechanism
+from fastpfrec_flwr.client.plan import plan_cohort
 
 
 def cohort_of(**changes):
@@ -36,6 +37,19 @@ def test_the_straightforward_loop_does_what_the_cohort_does(changes):
         whole[together.rows[mine]] = together.changes[mine]
         np.testing.assert_allclose(change["items.weight"].numpy(), whole, rtol=2e-3, atol=2e-4 * np.abs(whole).max())
         np.testing.assert_allclose(private.numpy(), together.private[user], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("changes", [{}, {"l2": 0.5, "user_l2": 0.1}, {"perturbation": "none"}], ids=str)
+def test_all_ways_of_the_local_step_do_the_same(changes):
+    cohort = cohort_of(**changes)
+    plan = plan_cohort(cohort.graphs, cohort.keys, True, 24)
+    steps = kernels.ways(cohort, plan, 1, compiler=False)
+    assert list(steps) == ["compiled", "autograd", "operators"]
+    right, moved = steps.pop("compiled")()
+    for step in steps.values():
+        other, other_moved = step()
+        np.testing.assert_allclose(other, right, rtol=1e-4, atol=1e-5 * np.abs(right).max())
+        np.testing.assert_allclose(other_moved, moved, rtol=1e-4, atol=1e-6)
 
 
 def test_and_its_round_is_the_mean_of_clipped_changes():
@@ -62,6 +76,7 @@ def test_and_its_noise_is_laplace():
     [
         (["round", "--clients", "32", "--rounds", "2"], {"clients": 32}),
         (["phases", "--clients", "32", "--rounds", "2"], {"clients": 32}),
+        (["kernels", "--clients", "8", "--repeats", "2", "--no-torch-compile"], {"way": "operators"}),
         (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
         (["central", "--clients", "32", "--repeats", "2", "--batch", "100"], {"kind": "rounds of all users"}),
         (["evaluation", "--repeats", "1"], {}),
