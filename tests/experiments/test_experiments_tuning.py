@@ -10,7 +10,9 @@ import pytest
 from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
 from fastpfrec_flwr.config import BASELINES, ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.experiments import tuning
+from fastpfrec_flwr.experiments.cells import Choice, cells_of
 from fastpfrec_flwr.experiments.recipes import central_values
+from fastpfrec_flwr.experiments.suite import load_suite
 from fastpfrec_flwr.experiments.trials import central_trial, federated_trial
 from fastpfrec_flwr.experiments.tuning import Space, load_space, models, tune
 from fastpfrec_flwr.server.errors import RunError
@@ -120,6 +122,30 @@ def test_a_central_space_is_of_its_settings_and_starts_from_the_defaults(kind):
         graph_settings(
             kind, {key: how.get(end, how.get("choices", [None])[0]) for key, how in declared.dimensions.items()}
         )
+
+
+@pytest.mark.parametrize("model", ["fastpfrec", *BASELINES])
+def test_the_first_trial_on_gowalla_1m_is_of_the_space(model):
+    declared = load_space(model, "gowalla-1m")
+    assert declared.first != {key: default_values()[key] for key in declared.dimensions}
+    assert set(declared.first) == set(declared.dimensions)
+    for key, how in declared.dimensions.items():
+        value = declared.first[key]
+        assert value in how["choices"] if "choices" in how else how["low"] <= value <= how["high"], key
+
+
+def test_models_are_compared_on_the_footing_that_they_were_tuned_on():
+    """What FastPFRec's own recipe says (its clip, its noise) must not reach the others."""
+    data_sets = ["gowalla-100k", "yelp", "kindle", "gowalla-1m"]
+    cells = cells_of(load_suite("performance"), Choice(data_sets=data_sets, seeds=[1]))
+    compared = [cell for cell in cells if cell.kind != "central" and cell.variant != "FastPFRec by its recipe"]
+    assert len(compared) == 4 * 8
+    free = {"model", "evaluate-every", "refit", "seed", "threads", "user-metrics"}
+    for cell in compared:
+        space = load_space(cell.values["model"], cell.data_set)
+        own = {*free, *space.dimensions, *({"num-negatives"} if space.name == "local-only" else ())}
+        tuned = parse_run_config({**default_values(), **space.run}).to_flat_dict()
+        assert {key: value for key, value in cell.values.items() if key not in own and value != tuned[key]} == {}
 
 
 def test_an_unknown_model_or_data_set_is_refused():
