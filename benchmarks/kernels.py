@@ -26,12 +26,16 @@ from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
 from fastpfrec_flwr.client.training import train_compiled
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.parallel import available_threads
 
 # (touched, k) changes and (users, k) new private vectors.
 Result: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32]]
 # Users that are padded to one size: fewer leave the products small, more pad too much.
 _BLOCK = 32
+# Seconds before each, and then one call that does not count: torch's threads go on spinning for a while after their work and would
+# take the next one's processor, and no way should pay for what another left in the cache.
+_REST = 0.1
 
 
 def block_step(
@@ -122,6 +126,7 @@ def measured(
     data_sets: list[str], data_dir: str, clients: int, repeats: int, threads: int, compiler: bool = True
 ) -> list[Line]:
     """Milliseconds of a cohort's step, interleaved, and how far each way's changes are from the shipped one's, over the largest."""
+    keep_freed_memory()  # as in a run
     given = available_threads(threads)
     torch.set_num_threads(given)
     lines = []
@@ -133,6 +138,8 @@ def measured(
         times: dict[str, list[float]] = {name: [] for name in steps}
         for _ in range(repeats):
             for name, step in steps.items():
+                time.sleep(_REST)
+                step()
                 began = time.perf_counter()
                 step()
                 times[name].append(time.perf_counter() - began)
