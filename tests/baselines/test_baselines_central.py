@@ -1,18 +1,12 @@
 """The trained central models, each on a checkerboard whose right answer is known, and how they are trained."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
-
-from test_evaluation_central import SMALL, split_of
 
 from fastpfrec_flwr.baselines.central_graph import Training, best_on_validation, graph_top_k, info_nce, train
 from fastpfrec_flwr.baselines.central_models import CENTRAL, central_lists, ease_top_k
@@ -23,17 +17,12 @@ from fastpfrec_flwr.baselines.propagation import (
 )
 from fastpfrec_flwr.baselines.row_adam import RowAdam
 from fastpfrec_flwr.config import ConfigError
+from tests.evaluation.test_evaluation_central import SMALL, split_of
 
 USERS, ITEMS = 40, 30
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads on products this small wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def checkerboard(seed=0):

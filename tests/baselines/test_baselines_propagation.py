@@ -1,17 +1,12 @@
 """The graph of the central models, its layers, BPR, noise and negatives: by hand, and against torch."""
 
 import math
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from scipy import sparse
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "evaluation"))
-
 
 from fastpfrec_flwr.baselines.propagation import (
     Graph,
@@ -24,16 +19,7 @@ from fastpfrec_flwr.baselines.propagation import (
     torch_bpr,
 )
 
-USERS, ITEMS = 40, 30
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Two threads on products this small wait for each other most of the time."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def graph_of(seed=3, users=12, items=9, share=0.4):

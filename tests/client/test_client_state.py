@@ -14,16 +14,7 @@ import pytest
 from fastpfrec_flwr.client.deviation import Deviation
 from fastpfrec_flwr.client.device import Device
 from fastpfrec_flwr.client.state import ClientState, StateError
-
-K = 4
-
-
-def filled(users, value):
-    return np.full((len(users), K), value, np.float32)
-
-
-def nothing(users):
-    return np.full((len(users), K), -1, np.float32)
+from tests.client.private_vectors import K, filled, nothing
 
 
 def test_users_without_state_get_the_initial_vectors(tmp_path):

@@ -8,16 +8,7 @@ import pytest
 
 from fastpfrec_flwr.client.deviation import Deviation
 from fastpfrec_flwr.client.state import SNAPSHOTS_KEPT, ClientState, StateError
-
-K = 4
-
-
-def filled(users, value):
-    return np.full((len(users), K), value, np.float32)
-
-
-def nothing(users):
-    return np.full((len(users), K), -1, np.float32)
+from tests.client.private_vectors import K, filled, nothing
 
 
 def test_snapshot_and_restore(tmp_path):

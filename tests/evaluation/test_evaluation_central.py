@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ranked_lists import agrees_with_trec, rows_of
 from scipy import sparse
 
 from fastpfrec_flwr.baselines.central import item_knn_top_k, item_likeness, popularity_top_k, reference_metrics
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
+from tests.evaluation.ranked_lists import agrees_with_trec, rows_of
 
 DATA = Path(os.environ.get("FASTPFREC_TEST_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 

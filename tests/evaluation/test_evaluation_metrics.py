@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranked_lists import agrees_with_trec, rows_of
 
 from fastpfrec_flwr.evaluation.metrics import CUTOFFS, GRID_BITS, MetricSums, metric_sums, metrics, per_user_metrics
 from fastpfrec_flwr.evaluation.rows import Rows
+from tests.evaluation.ranked_lists import agrees_with_trec, rows_of
 
 
 def part_of(rows, users):

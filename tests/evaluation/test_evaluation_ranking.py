@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ranked_lists import rows_of
 
 from fastpfrec_flwr.evaluation import ranking
 from fastpfrec_flwr.evaluation.metrics import metric_sums, metrics
 from fastpfrec_flwr.evaluation.ranking import rank_in_blocks, rank_scores, rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows, entries_of
+from tests.evaluation.ranked_lists import rows_of
 
 ENGINES = ("numba", "torch")
 
