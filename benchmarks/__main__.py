@@ -83,12 +83,15 @@ def kernels(
     repeats: int = 15,
     threads: Annotated[int, typer.Option(help="0: what the process was given.")] = 0,
     torch_compile: Annotated[bool, typer.Option(help="Measure torch.compile too, which needs a C++ compiler.")] = True,
+    negatives: Annotated[int, typer.Option(help="Size of the shared negative set; 0: the data set's own.")] = 0,
     output: Output = "",
 ) -> None:
     """Milliseconds of a cohort's local step: compiled here, by autograd, by torch's operators, by torch.compile; interleaved."""
     from benchmarks.kernels import measured
 
-    report("kernels", measured(_parts(data_sets), data_dir, clients, repeats, threads, torch_compile), output)
+    changes = {"num_negatives": negatives} if negatives else {}
+    figures = measured(_parts(data_sets), data_dir, clients, repeats, threads, torch_compile, **changes)
+    report("kernels", figures, output)
 
 
 @app.command()

@@ -26,6 +26,7 @@ from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.plan import CohortPlan, plan_cohort
 from fastpfrec_flwr.client.training import train_compiled
 from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.foreseen import Foreseen
 from fastpfrec_flwr.memory import keep_freed_memory
 from fastpfrec_flwr.parallel import available_threads
 
@@ -123,16 +124,37 @@ def ways(cohort: Cohort, plan: CohortPlan, threads: int, compiler: bool = True) 
 
 
 def measured(
-    data_sets: list[str], data_dir: str, clients: int, repeats: int, threads: int, compiler: bool = True
+    data_sets: list[str],
+    data_dir: str,
+    clients: int,
+    repeats: int,
+    threads: int,
+    compiler: bool = True,
+    **changes: Any,
 ) -> list[Line]:
-    """Milliseconds of a cohort's step, interleaved, and how far each way's changes are from the shipped one's, over the largest."""
+    """Milliseconds of a cohort's step, interleaved, and by how many millionths of the largest change each way differs from the
+    shipped one.
+
+    Parameters
+    ----------
+    changes : of the data sets' configurations.
+
+    Raises
+    ------
+    Foreseen for a data set with too few items: some of its users would lack negatives.
+    """
     keep_freed_memory()  # as in a run
     given = available_threads(threads)
     torch.set_num_threads(given)
     lines = []
     for data_set in data_sets:
-        cohort = real_cohort(configuration(data_set, data_dir), clients)
+        cohort = real_cohort(configuration(data_set, data_dir, **changes), clients)
         plan = plan_cohort(cohort.graphs, cohort.keys, True, cohort.config.num_negatives, given)
+        if plan.negative_slots.min() < 0:
+            raise Foreseen(
+                f"{data_set}: {cohort.config.num_negatives} negatives beside a user's own items are more than there are items "
+                f"({len(cohort.table)}); take fewer with --negatives"
+            )
         steps = ways(cohort, plan, given, compiler)
         results = {name: step() for name, step in steps.items()}  # compiles what has to be
         times: dict[str, list[float]] = {name: [] for name in steps}
@@ -147,12 +169,6 @@ def measured(
         for name in steps:
             off = float(np.abs(results[name][0] - right).max() / np.abs(right).max())
             lines.append(
-                {
-                    "data_set": data_set,
-                    "clients": clients,
-                    "way": name,
-                    **spread(times[name]),
-                    "difference": f"{off:.1e}",
-                }
+                {"data_set": data_set, "clients": clients, "way": name, **spread(times[name]), "off_by_ppm": 1e6 * off}
             )
     return lines

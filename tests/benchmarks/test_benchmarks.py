@@ -76,7 +76,10 @@ def test_and_its_noise_is_laplace():
     [
         (["round", "--clients", "32", "--rounds", "2"], {"clients": 32}),
         (["phases", "--clients", "32", "--rounds", "2"], {"clients": 32}),
-        (["kernels", "--clients", "8", "--repeats", "2", "--no-torch-compile"], {"way": "operators"}),
+        (
+            ["kernels", "--clients", "8", "--repeats", "2", "--no-torch-compile", "--negatives", "24"],
+            {"way": "operators"},
+        ),
         (["reference", "--clients", "8", "--repeats", "2"], {"kind": "cohort"}),
         (["central", "--clients", "32", "--repeats", "2", "--batch", "100"], {"kind": "rounds of all users"}),
         (["evaluation", "--repeats", "1"], {}),
@@ -152,10 +155,12 @@ def test_lists_of_every_length_of_history_are_timed(capsys, monkeypatch):
     [
         (["round", "--clients", "10"], "no SuperNode can take part: data-set '/nowhere': no named data set"),
         (["startup", "--repeats", "1"], "data-set '/nowhere': no named data set"),  # a process of its own opens it
+        (["kernels", "--clients", "8", "--data-sets", "synthetic", "--negatives", "400"], "synthetic: 400 negatives"),
     ],
 )
 def test_what_can_be_foreseen_has_no_traceback(monkeypatch, capfd, command, said):
-    monkeypatch.setattr("sys.argv", ["benchmarks", *command, "--data-sets", "/nowhere"])
+    data_sets = [] if "--data-sets" in command else ["--data-sets", "/nowhere"]
+    monkeypatch.setattr("sys.argv", ["benchmarks", *command, *data_sets])
     with pytest.raises(SystemExit) as left:
         main()
     assert left.value.code == 2
