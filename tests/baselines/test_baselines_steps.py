@@ -1,59 +1,20 @@
 """The local steps of the federated baselines against gradients by autograd, and what else each of them promises."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "client"))
-
-from cohorts import make_parts, make_shard, make_table, order, run_config
-
 from fastpfrec_flwr.baselines.federated.contrast_step import NOISE, noisy_view
 from fastpfrec_flwr.baselines.federated.fedgnn import without_false_items
-from fastpfrec_flwr.baselines.federated.layouts import WEIGHT_UNIT, ClusterLayout, MlpLayout, directions
-from fastpfrec_flwr.client.build import build_client, build_mechanism
-from fastpfrec_flwr.client.state import ClientState
-from fastpfrec_flwr.data.synthetic import synthetic_interactions
+from fastpfrec_flwr.baselines.federated.layouts import WEIGHT_UNIT, MlpLayout
+from fastpfrec_flwr.client.build import build_mechanism
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.lightgcn import layer_weights
 from fastpfrec_flwr.model.named import build_layout
-
-USERS, ITEMS, K = 12, 60, 8
-PARTS = make_parts(USERS, ITEMS)
-PLAIN = {
-    "embedding_dim": K, "num_negatives": 10, "num_trusted_nodes": 1, "item_learning_rate": 1.0,
-    "user_learning_rate": 1.0, "weights_learning_rate": 1.0, "l2": 0.05, "user_l2": 0.03, "noise": "none", "noise_scale": 0.0,
-}  # fmt: skip
-
-
-def node_of(tmp_path, model, parts=PARTS, **changes):
-    config = run_config(**{**PLAIN, "model": model, **changes})
-    state = ClientState(tmp_path / f"{model}.sqlite3", K)
-    return build_client(config, make_shard(parts, ITEMS), state, len(parts[0]))
-
-
-def cohort_of(node, server_round=1):
-    """Stars, private vectors and users of everybody."""
-    users = node.shard.users
-    graphs = node._graphs(node._history("train"), np.arange(len(users)))
-    private = make_table(len(users), K, 9)
-    return graphs, private, users, order(server_round, len(users), report_loss=True)
-
-
-def stars_of(graphs, plan, user):
-    """Slots of a user's own items, of its whole star, of its negatives."""
-    start, stop, n = graphs.pointer[user], graphs.pointer[user + 1], graphs.own_counts[user]
-    negatives = plan.negative_slots[user]
-    return plan.edge_slots[start : start + n], plan.edge_slots[start:stop], negatives[negatives >= 0]
-
-
-def bpr(positive, negative):
-    """Sum over positives, mean over negatives."""
-    return -torch.nn.functional.logsigmoid(positive[:, None] - negative[None, :]).mean(dim=1).sum()
+from tests.baselines.small_models import ITEMS, USERS, K, bpr, cohort_of, node_of, stars_of
+from tests.client.cohorts import make_table, run_config
 
 
 def test_fedmf_is_matrix_factorisation(tmp_path):
@@ -249,83 +210,5 @@ def test_perfedrec_works_with_the_mixture_and_sends_its_change_twice(tmp_path):
     assert len(seen) > 1
 
 
-def test_the_centres_find_communities_of_items():
-    """Items of four communities around four directions: K-means on the rows alone puts each community into one cluster."""
-    truth = synthetic_interactions().item_community
-    generator = np.random.default_rng(0)
-    taste = generator.standard_normal((4, K))
-    rows = (taste[truth] + 0.4 * generator.standard_normal((len(truth), K)) + 2.0).astype(np.float32)
-    layout = ClusterLayout(4)
-    table = layout.start(rows, 3)
-    assert len(table) == layout.rows(len(rows))
-    assert layout.num_items(len(table)) == len(rows)
-    for _ in range(15):
-        layout.after_step(table)
-    nearest = np.argmax(directions(table[: len(rows)]) @ table[-4:].T, axis=1)
-    purity = sum(np.bincount(nearest[truth == community]).max() for community in range(4)) / len(truth)
-    assert purity > 0.7
-    np.testing.assert_array_equal(table[: len(rows)], rows)
-
-
-def test_a_step_of_the_centres_by_hand():
-    """Four items at the corners of a square about (5, 5), three centres of which the last is nearest to nobody."""
-    items = np.array([[6, 6], [6, 4], [4, 6], [4, 4]], np.float32)
-    right, left, nobody = [1.0, 0.1], [-1.0, 0.0], [0.0, 0.05]
-    table = np.vstack([items, items, items, items, np.array([right, left, nobody], np.float32)])
-    ClusterLayout(3).after_step(table)
-    # (1, 1) and (1, -1) over sqrt 2 have the mean direction (1, 0), the other two (-1, 0).
-    np.testing.assert_allclose(table[-3:], [[1, 0], [-1, 0], nobody], atol=1e-7)
-
-
-def test_a_step_of_the_centres_is_that_of_lloyds_algorithm():
-    generator = np.random.default_rng(2)
-    layout, rows = ClusterLayout(5), generator.standard_normal((300, K)).astype(np.float32)
-    table = layout.start(rows, 1)
-    unit, before = directions(rows), table[-5:].copy()
-    nearest = np.argmax(unit @ before.T, axis=1)
-    means = np.array([unit[nearest == cluster].mean(axis=0) for cluster in range(5)])
-    layout.after_step(table)
-    np.testing.assert_allclose(table[-5:], means / np.linalg.norm(means, axis=1, keepdims=True), atol=1e-5)
-
-
-def test_local_only_keeps_its_rows_and_ranks_with_them(tmp_path):
-    node = node_of(tmp_path, "local-only")
-    table = make_table(ITEMS, K)
-    for server_round in (1, 2):
-        uploads, _ = node.train(table, order(server_round, USERS))
-        assert len(uploads.nonces) == 0
-        assert uploads.values.shape == (0, K)
-    kept = node.state.deviations(node.shard.users)
-    history = node._history("train")
-    private = node.state.vectors(node.shard.users, node._initial_vectors(node.shard.users))
-    none = node.shard.test
-    masks = [type(none)(none.items, none.starts, none.starts)]
-    top = node.ranker(table, node.shard.users, history, private, None)(np.arange(USERS), masks)
-    for user, own in enumerate(kept):
-        assert own.server_round == 2
-        mine = table.copy()
-        mine[own.rows] += own.values
-        one = slice(user, user + 1)
-        of_user = type(history)(history.items, history.starts[one], history.ends[one])
-        vector = node.encoder.user_vectors(mine, of_user, private[one])[0]
-        assert top[user].tolist() == np.argsort(-(mine @ vector), kind="stable")[:20].tolist()
-
-
-def test_local_only_changes_add_up_over_the_rounds(tmp_path):
-    """The second round starts from what the first one left: the same as one user's two steps on its own table."""
-    node = node_of(tmp_path, "local-only")
-    table = make_table(ITEMS, K)
-    node.train(table, order(1, USERS))
-    first = node.state.deviations(node.shard.users)
-    node.train(table, order(5, USERS))
-    second = node.state.deviations(node.shard.users)
-    for before, after in zip(first, second, strict=True):
-        # The negatives are drawn once, so the rows stay the same.
-        assert before.rows.tolist() == after.rows.tolist()
-        assert np.abs(after.values - before.values).max() > 0
-        assert np.abs(after.values).sum() > np.abs(before.values).sum()
-
-
 def test_what_leaves_goes_through_the_configured_mechanism():
     assert build_mechanism(run_config(model="fedmf"), 1).noise_scale == 0.1
-    assert build_mechanism(run_config(model="local-only"), 1).noise_scale == 0.0
