@@ -18,8 +18,8 @@ from fastpfrec_flwr.client.participation import round_users
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import LocalUpdates, train_cohort
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.data import open_shard, prepare
-from fastpfrec_flwr.data.preparation import split_settings
+from fastpfrec_flwr.data import open_shard
+from fastpfrec_flwr.data.preparation import prepare_run
 from fastpfrec_flwr.model.encoders import build_encoder
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
 from fastpfrec_flwr.parallel import available_threads
@@ -59,7 +59,7 @@ class Cohort:
 
 def real_cohort(config: RunConfig, count: int) -> Cohort:
     """`count` users of the configured data set, as round 1 draws them."""
-    prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
+    prepared = prepare_run(config)
     shard = open_shard(prepared.directory, 0, 1)
     users = round_users(config.seed, "train", 1, count, len(shard.users))
     table = initial_table(shard.num_items, config.embedding_dim, config)

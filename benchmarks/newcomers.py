@@ -201,7 +201,7 @@ def show(title: str, rows: list[dict[str, Any]], output: str) -> None:
     table = Table(*rows[0], title=title)
     for row in rows:
         table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
     if output:
         Path(output).write_text(json.dumps({"title": title, "rows": rows}, indent=1) + "\n")
 

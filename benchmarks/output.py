@@ -48,7 +48,7 @@ def show(name: str, figures: list[Line]) -> None:
         table.add_column(column, justify="right")
     for line in figures:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def ratios(old: list[Line], new: list[Line]) -> list[Line]:

@@ -59,7 +59,7 @@ def list_command(data_dir: DataDir = "") -> None:
         table = Table("name", "found", "origin")
         for row in list_data_sets(data_dir or None):
             table.add_row(row["name"], row["found"], row["origin"])
-        Console().print(table)
+        Console(markup=False, emoji=False).print(table)
 
 
 @data_app.command()
@@ -83,17 +83,17 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
 
     with plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.config import parse_run_config
-        from fastpfrec_flwr.data.commands import show as report_of
-        from fastpfrec_flwr.data.preparation import split_settings
+        from fastpfrec_flwr.data.commands import report_of
+        from fastpfrec_flwr.data.preparation import prepare_run
 
         values = _run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split)
         config = parse_run_config(values)
-        report = report_of(config.data_set, split_settings(config), config.data_dir or None, progress)
+        report = report_of(prepare_run(config, progress))
     table = Table("what", "value")
     for key, value in report.items():
         for line, cell in _lines(key, value):
             table.add_row(line.replace("_", " "), cell)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -172,7 +172,7 @@ def privacy(
         told = ledger.to_dict() | ({"proposal": proposal.to_dict()} if proposal else {})
         typer.echo(json.dumps(told, indent=2))
         return
-    console = Console()
+    console = Console(markup=False, emoji=False)
     print_ledger(ledger, console)
     if proposal:
         print_proposal(proposal, config.noise_scale if config.noise != "none" else 0.0, console)
@@ -180,11 +180,10 @@ def privacy(
 
 def _users_and_items(config: Any) -> tuple[int, int]:
     """Those of the configuration's data set, which is read and split if it has not been yet."""
-    from fastpfrec_flwr.data import prepare
-    from fastpfrec_flwr.data.preparation import split_settings
+    from fastpfrec_flwr.data.preparation import prepare_run
 
     with _progress_bar() as progress:
-        split = prepare(config.data_set, config.data_dir or None, split_settings(config), progress).load()
+        split = prepare_run(config, progress).load()
     return split.num_users, split.num_items
 
 
@@ -205,16 +204,15 @@ def references(
     with plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.baselines.central import reference_metrics
         from fastpfrec_flwr.config import parse_run_config
-        from fastpfrec_flwr.data import prepare
-        from fastpfrec_flwr.data.preparation import split_settings
+        from fastpfrec_flwr.data.preparation import prepare_run
 
         config = parse_run_config(_run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split))
-        prepared = prepare(config.data_set, config.data_dir or None, split_settings(config), progress)
+        prepared = prepare_run(config, progress)
         found = reference_metrics(prepared.load(), "test" if part == "test" else "validation")
     table = Table("metric", *(name.replace("_", " ") for name in found), title=f"{prepared.name}, {part}")
     for metric in next(iter(found.values())):
         table.add_row(metric, *(f"{values[metric]:.4f}" for values in found.values()))
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 @contextmanager
@@ -223,7 +221,7 @@ def _progress_bar() -> Iterator[Any]:
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     tasks: dict[str, Any] = {}
 

@@ -28,7 +28,7 @@ def audit(
     from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
     from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
 
-    console = Console()
+    console = Console(markup=False, emoji=False)
     with plain_errors():
         values = merge_options(run_config or [], default_values()) | ({"data-dir": data_dir} if data_dir else {})
         config = parse_run_config(with_absolute_paths(values))
@@ -66,7 +66,7 @@ def audit(
             ],
         }  # fmt: skip
         write_audit(folder, tables, whole)
-        console.print(f"written to {folder}", markup=False, highlight=False)
+        console.print(f"written to {folder}", highlight=False)
     if not all(row.as_expected for row in canaries):
         typer.echo("error: a mechanism does not keep its claim, or a mutant was not caught; see the canaries", err=True)
         raise typer.Exit(1)
@@ -85,4 +85,4 @@ def _print(table: object, console: object) -> None:
         printed.add_row(*(cell.text for cell in row))
     console.print(printed)
     for note in table.notes:
-        console.print(f"- {note}", markup=False, highlight=False)
+        console.print(f"- {note}", highlight=False)

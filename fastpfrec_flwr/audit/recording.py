@@ -23,8 +23,8 @@ from fastpfrec_flwr.client.build import build_client
 from fastpfrec_flwr.client.node import Node
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.data import open_shard, prepare
-from fastpfrec_flwr.data.preparation import split_settings
+from fastpfrec_flwr.data import open_shard
+from fastpfrec_flwr.data.preparation import prepare_run
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.messages import Order, TrainReport
 from fastpfrec_flwr.model.graph import LocalGraphs, build_local_graphs
@@ -230,7 +230,7 @@ class _FreshClients:
         return Message(messages.encode_uploads(uploads, report), reply_to=message)
 
     def _open(self, config: RunConfig, partition: int, partitions: int) -> _FreshNode:
-        prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
+        prepared = prepare_run(config)
         node = build_client(
             config,
             open_shard(prepared.directory, partition, partitions),

@@ -20,8 +20,8 @@ from fastpfrec_flwr.audit.measuring import Figure, measure, reconstruction_curve
 from fastpfrec_flwr.audit.protections import Protection
 from fastpfrec_flwr.audit.recording import Recorder
 from fastpfrec_flwr.config import RunConfig, parse_run_config
-from fastpfrec_flwr.data import Split, prepare
-from fastpfrec_flwr.data.preparation import split_settings
+from fastpfrec_flwr.data import Split
+from fastpfrec_flwr.data.preparation import prepare_run
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.accountant import Cost, compose
 from fastpfrec_flwr.privacy.exposure import build_ledger
@@ -106,7 +106,7 @@ def run_audit(
     ----------
     num_watched : users whose uploads are looked at, drawn by the seed. uploads : of each user. say : told what goes on.
     """
-    split = prepare(config.data_set, config.data_dir or None, split_settings(config)).load()
+    split = prepare_run(config).load()
     base = audited_config(config, uploads, split.num_users)
     count = min(num_watched, split.num_users)
     users = np.sort(derive_generator(config.seed, "audit", "watched").choice(split.num_users, count, replace=False))

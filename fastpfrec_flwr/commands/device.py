@@ -61,7 +61,7 @@ def show(state_dir: StateDir = "", as_json: Annotated[bool, typer.Option("--json
             time.strftime("%Y-%m-%d %H:%M", time.localtime(each["at"])), f"{each['epsilon']:,.6g}",
             "kept" if each["kept"] else "gone",
         )  # fmt: skip
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
     typer.echo(f"{users} users have been on this device")
 
 

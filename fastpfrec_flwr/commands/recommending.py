@@ -88,7 +88,7 @@ def _print(found: Recommendations, output: str) -> None:
     table = Table("", "item", *(["title"] if titled else []), "score")
     for rank, item, title, score in rows:
         table.add_row(rank, item, *([title] if titled else []), score)
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def export(
@@ -150,7 +150,7 @@ def measure(
             *(f"{row[key]:.4f}" for key in ("hit_ratio_micro@10", "ndcg@10", "hit_ratio_micro@20", "ndcg@20")),
             f"{row['overlap']:.4f}", f"{row['milliseconds']:.2f}",
         )  # fmt: skip
-    Console().print(table)
+    Console(markup=False, emoji=False).print(table)
 
 
 def serve(

@@ -8,10 +8,10 @@ from typing import Any
 from fastpfrec_flwr.data.catalogue import NAMED_SETS, SYNTHETIC, NamedSet
 from fastpfrec_flwr.data.errors import DataError
 from fastpfrec_flwr.data.fetching import fetch_into_store
-from fastpfrec_flwr.data.preparation import prepare
+from fastpfrec_flwr.data.preparation import PreparedSplit
 from fastpfrec_flwr.data.sources import named_files
 from fastpfrec_flwr.data.storage import store_root, write_atomically
-from fastpfrec_flwr.data.types import Progress, SplitSettings
+from fastpfrec_flwr.data.types import Progress
 
 
 def list_data_sets(data_dir: str | Path | None = None) -> list[dict[str, str]]:
@@ -74,14 +74,8 @@ def fetch(name: str, from_dir: str | Path | None = None, progress: Progress | No
     return target
 
 
-def show(
-    name_or_path: str,
-    settings: SplitSettings | None = None,
-    data_dir: str | Path | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Any]:
-    """Prepare a data set and return its report, with fingerprint, settings and place of the prepared arrays."""
-    prepared = prepare(name_or_path, data_dir, settings or SplitSettings(), progress)
+def report_of(prepared: PreparedSplit) -> dict[str, Any]:
+    """The report of a prepared data set, with fingerprint, settings and place of the prepared arrays."""
     split = prepared.load()
     return {
         **prepared.report,

@@ -93,8 +93,12 @@ class _Survey:
 
 
 def match_columns(names: list[str]) -> Columns | None:
-    """Find the columns of a header by their names; None if there is no user or no item among them."""
-    plain = [re.sub(r"[^a-z]", "", (match[1] if (match := _TYPED.match(name)) else name).lower()) for name in names]
+    """Find the columns of a header by their names; None if there is no user or no item among them.
+
+    A name with a digit in it is none: `u1,i1` is a first interaction.
+    """
+    bare = [match[1] if (match := _TYPED.match(name)) else name for name in names]
+    plain = ["" if re.search(r"\d", name) else re.sub(r"[^a-z]", "", name.lower()) for name in bare]
     found = {
         role: next((position for position, name in enumerate(plain) if name in known), None)
         for role, known in COLUMN_NAMES.items()

@@ -81,7 +81,10 @@ def _codes(path: Path, column: Any, ids: IdMap) -> NDArray[np.int32]:
             problem = f"the id {values[row]} is no whole number"
             raise bad_line(path, row + 1, problem, "Store ids as integers or text", unit="row")
         column = pa.array(values.astype(np.int64))
-    encoded = column.cast(pa.string()).dictionary_encode()
+    try:
+        encoded = column.cast(pa.string()).dictionary_encode()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise DataError(f"{path}: ids are neither numbers nor text ({error}). Store ids as integers or text") from error
     distinct = [value.strip() for value in encoded.dictionary.to_pylist()]
     for code, value in enumerate(distinct):
         wrong_id = id_problem(value) or ("an id holds a line break" if "\n" in value or "\0" in value else None)
@@ -95,9 +98,11 @@ def _codes(path: Path, column: Any, ids: IdMap) -> NDArray[np.int32]:
 def _numbers(path: Path, what: str, column: Any) -> NDArray[np.float64]:
     """Convert one column to finite floats; dates become their integer value."""
     pa, _ = _pyarrow()
-    if pa.types.is_temporal(column.type):
-        column = column.cast(pa.int64())
     try:
+        if pa.types.is_date(column.type):  # counted in days or milliseconds, by its width
+            column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+        elif pa.types.is_temporal(column.type):
+            column = column.cast(pa.int64())
         column = column.cast(pa.float64()).fill_null(float("nan"))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"{path}: column {what} holds no numbers ({error}). Store it as numbers") from error

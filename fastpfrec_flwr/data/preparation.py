@@ -92,6 +92,17 @@ def _prepared(directory: Path, from_cache: bool) -> PreparedSplit:
     return PreparedSplit(manifest["name"], directory, manifest["fingerprint"], manifest["report"], from_cache)
 
 
+def prepare_run(config: RunConfig, progress: Progress | None = None) -> PreparedSplit:
+    """`prepare` the data set of a configuration as its clients do in a simulation: cut as it says, under its catalogue.
+
+    Raises
+    ------
+    DataError as `prepare`; CatalogueError for a catalogue file that cannot be used.
+    """
+    catalogue = Catalogue.load(Path(config.catalogue)) if config.catalogue else None
+    return prepare(config.data_set, config.data_dir or None, split_settings(config), progress, catalogue=catalogue)
+
+
 def split_settings(config: RunConfig) -> SplitSettings:
     """How the configuration wants the data set cut."""
     return SplitSettings(

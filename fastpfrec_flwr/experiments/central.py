@@ -15,8 +15,7 @@ from fastpfrec_flwr.baselines.central_models import central_lists
 from fastpfrec_flwr.baselines.central_settings import KINDS, graph_settings, told
 from fastpfrec_flwr.client.build import build_device
 from fastpfrec_flwr.config import parse_run_config
-from fastpfrec_flwr.data import prepare
-from fastpfrec_flwr.data.preparation import split_settings
+from fastpfrec_flwr.data.preparation import prepare_run
 from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.evaluation.user_metrics import UserMetrics
@@ -45,7 +44,7 @@ def run_central(values: Mapping[str, Any], model: str, chosen: Mapping[str, Any]
     config = parse_run_config(values)
     folder = RunFolder(Path(config.output_dir))
     began = time.monotonic()
-    prepared = prepare(config.data_set, config.data_dir or None, split_settings(config))
+    prepared = prepare_run(config)
     split = prepared.load()
     with _torch_threads(available_threads(config.threads)):
         lists = central_lists(model, split, config.seed, build_device(config.device), chosen)

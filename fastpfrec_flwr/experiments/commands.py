@@ -140,11 +140,11 @@ def status(
         if not path.is_dir():
             path = default_study(load_suite(name).name, quick)
         table, failures = status_table(path)
-        console = Console(width=None if os.isatty(1) else 160)
+        console = Console(width=None if os.isatty(1) else 160, markup=False, emoji=False)
         console.print(str(path), highlight=False)
         console.print(table)
         for line in failures:
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, soft_wrap=True)
         _print_tables(path)
 
 
@@ -153,7 +153,7 @@ def _print_tables(path: Path) -> None:
 
     from fastpfrec_flwr.experiments.table import study_tables
 
-    console = Console(width=None if os.isatty(1) else 200)
+    console = Console(width=None if os.isatty(1) else 200, markup=False, emoji=False)
     for table in study_tables(path):
         console.print(table)
 

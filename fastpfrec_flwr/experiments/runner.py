@@ -20,6 +20,9 @@ from fastpfrec_flwr.experiments.worker import FORESEEN, OUTPUT, SETTINGS, STATE,
 from fastpfrec_flwr.parallel import available_threads
 
 _LOOK_SECONDS = 0.2
+_SPLIT_KEYS = (
+    "data-set", "split", "validation-fraction", "test-fraction", "seed", "min-weight", "data-dir", "catalogue",
+)  # fmt: skip
 _REASON_LINES = 4
 
 
@@ -181,13 +184,8 @@ def _get_ready(pool: _Pool, study: Study, cells: Sequence[Cell], show: Show) -> 
     """
     pool.fill(1)
     (worker,) = pool.idle()
-    splits = _first_of_each(
-        cells, ("data-set", "split", "validation-fraction", "test-fraction", "seed", "min-weight", "data-dir")
-    )
-    federated = [cell for cell in cells if cell.kind == "federated"]
-    # Words and switches choose code; numbers, mostly, do not.
-    switches = sorted({key for cell in federated for key, value in cell.values.items() if type(value) in (str, bool)})
-    kernels = _first_of_each(federated, [key for key in switches if key not in ("data-set", "data-dir")])
+    splits = _first_of_each(cells, _SPLIT_KEYS)
+    kernels = first_of_each_kernel(cells)
     with tempfile.TemporaryDirectory(prefix="fastpfrec-") as folder:
         for do, text, chosen in (
             ("prepare", f"preparing {len(splits)} splits", splits),
@@ -204,6 +202,14 @@ def _get_ready(pool: _Pool, study: Study, cells: Sequence[Cell], show: Show) -> 
                 raise SuiteError(f"{error}; {study.path / 'workers.txt'} says why") from None
             if do == "prepare" and status != 0:
                 raise SuiteError(_reason(output, status))
+
+
+def first_of_each_kernel(cells: Sequence[Cell]) -> list[Cell]:
+    """A federated cell for each code that the cells need."""
+    federated = [cell for cell in cells if cell.kind == "federated"]
+    # Words and switches choose code; numbers, mostly, do not.
+    switches = {key for cell in federated for key, value in cell.values.items() if type(value) in (str, bool)}
+    return _first_of_each(federated, sorted(switches - {"data-set", "data-dir", "catalogue"}))
 
 
 def _first_of_each(cells: Sequence[Cell], keys: Sequence[str]) -> list[Cell]:

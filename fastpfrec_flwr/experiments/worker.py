@@ -31,7 +31,8 @@ _POLL_SECONDS = 0.05
 # A run that goes everywhere and takes no time.
 _SMALL: dict[str, Any] = {
     "data-set": "synthetic", "data-dir": "", "split": "auto", "min-weight": 0.0, "num-rounds": 2, "evaluate-every": 1,
-    "early-stop-patience": 0, "clients-per-round": 40, "num-trusted-nodes": 2, "embedding-dim": 8, "num-negatives": 4,
+    "catalogue": "", "early-stop-patience": 0, "clients-per-round": 40, "num-trusted-nodes": 2, "embedding-dim": 8,
+    "num-negatives": 4, "trackers": "", "metrics-file": "",
 }  # fmt: skip
 
 
@@ -67,12 +68,11 @@ def _run(job: Mapping[str, Any]) -> None:
 
 def _prepare(job: Mapping[str, Any]) -> None:
     from fastpfrec_flwr.config import parse_run_config
-    from fastpfrec_flwr.data import prepare
-    from fastpfrec_flwr.data.preparation import split_settings
+    from fastpfrec_flwr.data.preparation import prepare_run
 
     for path in job["settings"]:
         config = parse_run_config(_read(Path(path)))
-        prepare(config.data_set, config.data_dir or None, split_settings(config))
+        prepare_run(config)
 
 
 def _warm(job: Mapping[str, Any]) -> None:
@@ -85,6 +85,8 @@ def _warm(job: Mapping[str, Any]) -> None:
             **_SMALL,
             "item-refresh-interval": min(1, values["item-refresh-interval"]),
             "compromised-nodes": min(1, values["compromised-nodes"]),
+            "failed-nodes": min(1, values["failed-nodes"]),
+            "pretrain-rounds": min(1, values["pretrain-rounds"]),
             "output-dir": f"{folder}/run",
             "state-dir": f"{folder}/state",
         }

@@ -1,9 +1,10 @@
-"""Ranking as one linear form: what every encoder comes to when it recommends. NumPy alone, so that a device without torch has it.
+"""Ranking as one linear form: what most encoders come to when they recommend. NumPy alone, so that a device without torch has it.
 
     user = a p_u + b n^(-1/2) sum_{l in N(u)} w_l E_l,   score_j = user . E_j + bias_j,   n = |N(u)|
 
 FastGNN: a = c_p, b = c_g, w the norm weights. LightGCN: shares of its layers, w = 1 (see `model.lightgcn`). With cosine scores
-the user is brought to unit length; the bias is the popularity's.
+the user is brought to unit length; the bias is the popularity's. Models that rank in another way (a network, tables of clusters,
+rows that stay at home, least squares) have no such form, and say so instead of ranking wrongly.
 """
 
 from __future__ import annotations
@@ -15,6 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 NORM_FLOOR = 1e-3
+# Baselines whose encoder is LightGCN's, whatever the key `encoder` says; of FedMF nothing is left where there is no private vector.
+_LAYERED = ("lightgcn", "fedgnn")
+
+
+class NoLinearFormError(ValueError):
+    """A configuration whose lists do not come from a linear form; the message names key, rule and value."""
 
 
 class LinearForm(NamedTuple):
@@ -40,9 +47,23 @@ def layer_weights(num_layers: int) -> tuple[float, float, float]:
 
 
 def linear_form(config: Mapping[str, Any]) -> LinearForm:
-    """The form that a run's configuration (under its run-config keys) ranks with."""
+    """The form that a run's configuration (under its run-config keys) ranks with.
+
+    Raises
+    ------
+    NoLinearFormError where there is none, or none is known (a model class of one's own).
+    """
+    model, encoder = config["model"], config["encoder"]
+    if model not in ("fastpfrec", *_LAYERED):
+        raise NoLinearFormError(
+            f"model must be one of fastpfrec, {', '.join(_LAYERED)} to recommend from table and history alone, got {model!r}"
+        )
+    if model == "fastpfrec" and encoder not in ("fastgnn", "lightgcn"):
+        raise NoLinearFormError(
+            f"encoder must be one of fastgnn, lightgcn to recommend from table and history alone, got {encoder!r}"
+        )
     unit = config["loss"] == "ccl"
-    if config["encoder"] == "lightgcn":
+    if model in _LAYERED or encoder == "lightgcn":
         even, odd, _ = layer_weights(config["num-layers"])
         scale = 1.0 / (config["num-layers"] + 1)
         return LinearForm(even * scale, odd * scale, 0.0, unit, config["popularity-weight"])

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.files import source_fingerprint, write_atomically
-from fastpfrec_flwr.model.linear import linear_form
+from fastpfrec_flwr.model.linear import NoLinearFormError, linear_form
 from fastpfrec_flwr.recommend.artifact import npz_bytes, pack
 from fastpfrec_flwr.recommend.errors import ModelError
 from fastpfrec_flwr.recommend.model import LocalModel
@@ -37,14 +37,15 @@ def keep_model(
 
     Returns
     -------
-    The file; None, with a warning in the log, where it cannot be written: recommendations are no reason to lose a round.
+    The file; None, with a warning in the log, where it cannot be written or the model needs more than its table:
+    recommendations are no reason to lose a round.
     """
     run = {"state_id": state_id, "data_set": config["data-set"], "seed": config["seed"], "source": source_fingerprint()}
     path = state_dir / KEPT
     try:
         model = LocalModel(table, linear_form(config), catalogue, counts, {"run": run})
         write_atomically(path, npz_bytes(*pack(model, "fp32")))
-    except (OSError, ModelError) as error:
+    except (OSError, ModelError, NoLinearFormError) as error:
         logging.getLogger(__name__).warning("%s: the model is not kept for recommendations (%s)", path, error)
         return None
     return path

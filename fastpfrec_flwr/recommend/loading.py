@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastpfrec_flwr.catalogue import Catalogue
-from fastpfrec_flwr.model.linear import linear_form
+from fastpfrec_flwr.model.linear import NoLinearFormError, linear_form
 from fastpfrec_flwr.recommend.artifact import model_of_arrays, unpack_npz
 from fastpfrec_flwr.recommend.errors import ModelError
 from fastpfrec_flwr.recommend.model import LocalModel, Scorer
@@ -79,7 +79,7 @@ def load_run(folder: Path, catalogue: Catalogue | None = None) -> LocalModel:
 
     Raises
     ------
-    ModelError if the folder is of no finished run.
+    ModelError if the folder is of no finished run, or of a model that needs more than its table to recommend.
     """
     try:
         facts = json.loads((folder / "config.json").read_bytes())
@@ -87,6 +87,8 @@ def load_run(folder: Path, catalogue: Catalogue | None = None) -> LocalModel:
             table, ids = arrays["item_table"], arrays["item_ids"].tolist()
             counts = arrays.get("item_counts")
         form = linear_form(facts["config"])
+    except NoLinearFormError as error:
+        raise ModelError(f"{folder}: {error}; its metrics are in summary.json") from error
     except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
         raise ModelError(
             f"{folder}: holds no finished run ({error}); give the folder that the run's last line named"

@@ -61,10 +61,9 @@ def build_server(recommender: Recommender, host: str = "127.0.0.1", port: int = 
 
     try:
         return ThreadingHTTPServer((host, port), Handler)
-    except OSError as error:
-        raise ModelError(
-            f"{host}:{port} cannot be listened on ({error.strerror or error}); take another --port"
-        ) from error
+    except (OSError, OverflowError) as error:  # a port beyond 65,535 is an overflow
+        why = getattr(error, "strerror", None) or error
+        raise ModelError(f"{host}:{port} cannot be listened on ({why}); take another --port") from error
 
 
 def _request(body: bytes) -> tuple[list[str], int, None, list[str]]:

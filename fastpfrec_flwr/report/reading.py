@@ -58,6 +58,20 @@ class Run:
         return int(self.lines[-1]["round"]) if self.lines else 0
 
 
+def same_people(one: Run, other: Run) -> bool:
+    """Whether a user's number means the same person in both, as far as two runs of one seed can tell.
+
+    Runs of other data, or of what another `min-weight` left of it, count other people. Another cut of the same data has another
+    fingerprint too, but the same people with as many test items.
+    """
+    if one.summary.get("data_fingerprint") == other.summary.get("data_fingerprint"):
+        return True
+    ours, theirs = one.users or {}, other.users or {}
+    return all(
+        np.array_equal(ours[name], theirs[name]) for name in ("users", "truth") if name in ours and name in theirs
+    )
+
+
 def numbers(values: Any) -> dict[str, float]:
     """Of a JSON object the entries that are finite numbers."""
     if not isinstance(values, Mapping):

@@ -25,6 +25,7 @@ from fastpfrec_flwr.evaluation.statistics import (
     join_users,
     spread,
 )
+from fastpfrec_flwr.report.reading import same_people
 from fastpfrec_flwr.report.study import Study
 
 # What tables show; all other metrics of the runs stand in `all-metrics.csv`.
@@ -167,7 +168,9 @@ class Results:
             if mean is None:
                 continue
             test = tests.get(name)
-            mark, reason = stars(test, adjusted[name], len(tests), "users") if test else ("", "no figures per user")
+            mark, reason = (
+                stars(test, adjusted[name], len(tests), "users") if test else ("", "no figures per user to pair")
+            )
             difference = mean - (self.mean(data_set, reference, metric) or 0.0)
             found.append(
                 Comparison(
@@ -191,6 +194,15 @@ class Results:
         names = [name for name in names if self.users[data_set, name].metrics([metric])]
         if reference not in names:
             return {}
+        theirs = {run.seed: run for run in self.study.of(data_set, reference)}
+        for name in list(names):
+            mine = [run for run in self.study.of(data_set, name) if run.seed in theirs]
+            if not all(same_people(run, theirs[run.seed]) for run in mine):
+                names.remove(name)
+                self.notices.append(
+                    f"{name} on {data_set}: no paired test, its runs are of other data than {reference}'s (data_fingerprint in "
+                    "summary.json), so that a user's number may mean somebody else"
+                )
         try:
             return common_users({name: self.users[data_set, name] for name in names})
         except ValueError as error:

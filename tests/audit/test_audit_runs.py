@@ -10,6 +10,7 @@ from fastpfrec_flwr.audit.measuring import FIGURES
 from fastpfrec_flwr.audit.protections import Protection, protections
 from fastpfrec_flwr.audit.recording import Recorder
 from fastpfrec_flwr.audit.running import audited_config, run_audit
+from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.config import parse_run_config
 from tests.whole_runs import settings_of
 
@@ -51,6 +52,13 @@ def test_without_protection_items_are_read_off_and_with_enough_noise_they_are_no
     for name in ("node_auc_one", "node_auc_all", "server_auc_one", "server_auc_all"):
         assert abs(hidden[name].value - 0.5) < 2.5 * hidden[name].margin
     assert hidden["reconstructed_all"].value < open_to_all["reconstructed_all"].value / 3
+
+
+def test_under_a_catalogue_the_truth_has_its_rows(tmp_path):
+    Catalogue(tuple(str(n) for n in reversed(range(400))), 5).save(tmp_path / "c.json")
+    found = figures(named("none"), users=20, uploads=1, catalogue=str(tmp_path / "c.json")).figures
+    assert found["node_auc_one"].value > 0.9
+    assert found["touched_recall_one"].value == 1
 
 
 def test_rows_that_always_move_are_the_star_and_fresh_false_items_drop_out_of_it():

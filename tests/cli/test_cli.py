@@ -1,6 +1,7 @@
 """The command line: help at once, options merged in their order, foreseen errors in plain words."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.cli import app
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
@@ -234,6 +236,32 @@ def test_references_beat_chance():
     rows = {cells[1].strip(): cells[2:4] for line in result.stdout.splitlines() if len(cells := line.split("│")) == 5}
     popularity, item_knn = (float(cell) for cell in rows["ndcg@20"])
     assert 0.1 < popularity < item_knn
+
+
+def test_data_and_references_go_by_the_runs_catalogue(tmp_path):
+    """Half of the items: what is measured beside a run under a catalogue has the same items as the run."""
+    Catalogue(tuple(str(n) for n in range(0, 400, 2)), 3).save(tmp_path / "c.json")
+    chosen = f"catalogue={tmp_path / 'c.json'}"
+    shown = call("data", "show", "synthetic", "-c", chosen)
+    assert shown.exit_code == 0, shown.output
+    assert re.search(r"│ items +│ 203 ", shown.stdout)
+    with_all, with_half = call("references", "synthetic"), call("references", "synthetic", "-c", chosen)
+    assert with_half.exit_code == 0, with_half.output
+    assert with_half.stdout != with_all.stdout
+    missing = call("references", "synthetic", "-c", f"catalogue={tmp_path / 'none.json'}")
+    assert missing.exit_code == 2
+    assert "the catalogue cannot be read" in missing.output
+
+
+def test_names_of_files_are_no_markup(tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    folder = tmp_path / "[old]"
+    folder.mkdir()
+    file = folder / "a[b].csv"
+    file.write_text("1,2\n1,3\n1,4\n1,5\n1,6\n2,2\n2,3\n2,4\n2,5\n2,6\n")
+    shown = call("data", "show", file)
+    assert shown.exit_code == 0, shown.output
+    assert "[old]/a[b].csv" in shown.stdout
 
 
 # ---- privacy ---------------------------------------------------------------------------------------------------------

@@ -99,6 +99,9 @@ def test_several_files_without_known_names(tmp_path: Path, write) -> None:
         ({"user": [1, 2], "item": ["a", "b"], "rating": [1.0, None]}, r"row 2: weight nan is not a finite number"),
         ({"user": [1, 2], "item": ["a", "b"], "rating": [0.0, 1.0]}, r"row 1: weight 0 is not above zero"),
         ({"user": [1, 2], "item": ["a", "b"], "rating": ["x", "y"]}, r"column weight holds no numbers"),
+        ({"user": [1, 2], "item": ["a", "b"], "time": [[1], [2]]}, r"column timestamp holds no numbers"),
+        ({"user": [[1], [2]], "item": ["a", "b"]}, r"ids are neither numbers nor text"),
+        ({"user": [b"\xff", b"a"], "item": ["a", "b"]}, r"ids are neither numbers nor text"),
         ({"user": [], "item": []}, r"the table is empty"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,25 @@ def test_weights_and_times_are_read(write, read) -> None:
     assert found.lines == 5
 
 
+@pytest.mark.parametrize(
+    ("first", "second"), [("u1,i1,5", "u2,i1,3"), ("user_1,item_10,5", "user_2,item_10,3"), ("U1,I1,5", "U2,I1,3")]
+)
+def test_ids_with_a_digit_are_no_header(first: str, second: str, write, read) -> None:
+    pairs, found = read(write(f"{first}\n{second}\n"))
+    assert pairs == [tuple(line.split(",")[:2]) for line in (first, second)]
+    assert found.format == "columns `user item weight` by comma"
+    np.testing.assert_array_equal(found.weights, [5, 3])
+
+
+def test_user_lines_of_ids_with_a_digit(write, read) -> None:
+    pairs, _ = read(write("u1 i1 i2 i3\nu2 i2 i4\n"))
+    assert pairs == [("u1", "i1"), ("u1", "i2"), ("u1", "i3"), ("u2", "i2"), ("u2", "i4")]
+
+
+def test_a_column_that_is_not_ours_may_have_a_digit(write, read) -> None:
+    assert read(write("user_id,item_id,feature_2\n7,30,1\n7,10,1\n2,30,1\n9,5,1\n"))[0] == PAIRS
+
+
 def test_recbole_format_is_named(write, read) -> None:
     assert read(write(COLUMN_FILES["inter"]))[1].format == "RecBole .inter"
 
@@ -110,6 +130,22 @@ def test_parquet(tmp_path: Path, read) -> None:
         path,
     )
     assert read(path)[0] == PAIRS
+
+
+def test_parquet_dates_are_their_numbers(tmp_path: Path, read) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "data.parquet"
+    for kind in (pa.date32(), pa.date64(), pa.timestamp("ms")):
+        days = pa.array([date(1970, 1, 4), date(1970, 1, 3), date(1970, 1, 2), date(1970, 1, 1)], pa.date32()).cast(
+            kind
+        )
+        pq.write_table(pa.table({"user": [7, 7, 2, 9], "item": [30, 10, 30, 5], "time": days}), path)
+        pairs, found = read(path)
+        assert pairs == PAIRS
+        # Parquet keeps no date64: it comes back as days.
+        day = 86_400_000 if pa.types.is_timestamp(kind) else 1
+        np.testing.assert_array_equal(found.timestamps, [3 * day, 2 * day, day, 0])
 
 
 ID = st.text(

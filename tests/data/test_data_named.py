@@ -13,7 +13,7 @@ import pytest
 
 from fastpfrec_flwr.data import DATA_SET_NAMES, DataError, SplitSettings, catalogue, fetching, prepare, sources
 from fastpfrec_flwr.data.catalogue import NAMED_SETS, Archive, NamedSet, PinnedFile, WheelFile
-from fastpfrec_flwr.data.commands import fetch, list_data_sets, show
+from fastpfrec_flwr.data.commands import fetch, list_data_sets, report_of
 from fastpfrec_flwr.data.storage import store_root
 from fastpfrec_flwr.data.types import Progress
 
@@ -172,7 +172,7 @@ def test_list_fetch_and_show(tiny, network, tmp_path: Path, write) -> None:
     network.clear()
     assert fetch("tiny", tmp_path / "from") == store_root() / "tiny"
     assert {row["name"]: row["found"] for row in list_data_sets(None)}["tiny"] == str(store_root() / "tiny")
-    shown = show("tiny")
+    shown = report_of(prepare("tiny", None, SplitSettings()))
     assert (shown["users"], shown["origin"], shown["split"]["method"]) == (2, "store", "released")
     assert len(shown["fingerprint"]) == 64
     write(b"9 9 9\n", "tiny/train.txt")

@@ -104,6 +104,23 @@ def test_a_central_model_has_the_settings_of_its_data_set_and_they_are_part_of_i
     assert cell_of(suite, knn, "yelp", 1, False, "").chosen == {}
 
 
+@pytest.mark.parametrize("name", shipped_names())
+def test_what_compiles_a_studys_kernels_is_a_configuration_that_tells_nobody(name, tmp_path, monkeypatch):
+    """One small run for each choice of kernels, before the runs that are timed."""
+    from fastpfrec_flwr.experiments import runner, worker
+    from fastpfrec_flwr.simulation import run
+
+    seen = []
+    monkeypatch.setattr(run, "simulate", lambda values, super_nodes: seen.append(parse_run_config(values)))
+    chosen = runner.first_of_each_kernel(cells_of(load_suite(name), Choice(seeds=[1])))
+    for number, cell in enumerate(chosen):
+        values = {**cell.values, "trackers": "mlflow", "metrics-file": str(tmp_path / "m.prom"), "catalogue": "/c.json"}
+        worker.write_settings(tmp_path / f"{number}.toml", values)
+    worker._warm({"settings": [str(tmp_path / f"{number}.toml") for number in range(len(chosen))]})
+    assert len(seen) == len(chosen) > 0
+    assert {(each.trackers, each.metrics_file, each.catalogue, each.num_rounds) for each in seen} == {("", "", "", 2)}
+
+
 def test_runs_come_seed_by_seed():
     cells = cells_of(mine(), Choice())
     assert [(cell.seed, cell.variant) for cell in cells] == [

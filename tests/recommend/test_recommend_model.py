@@ -1,5 +1,7 @@
 """Scores by hand, lists against the compiled ranking, and the form of every encoder."""
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +17,12 @@ from fastpfrec_flwr.config import default_values, parse_run_config
 from fastpfrec_flwr.evaluation.ranking import rank_top_k
 from fastpfrec_flwr.evaluation.rows import Rows
 from fastpfrec_flwr.model.encoders import build_encoder
-from fastpfrec_flwr.model.linear import LinearForm, linear_form, popularity_bias
+from fastpfrec_flwr.model.linear import LinearForm, NoLinearFormError, linear_form, popularity_bias
 from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.recommend import LocalModel, ModelError, Recommender
 from fastpfrec_flwr.recommend.fitting import L2, LEARNING_RATE, NUM_NEGATIVES, fitted_vector
+from fastpfrec_flwr.recommend.keeping import keep_model
+from fastpfrec_flwr.recommend.loading import load_run
 from fastpfrec_flwr.recommend.model import best_rows
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,6 +123,37 @@ ENCODERS = [
     {"encoder": "lightgcn", "leave-one-out": False, "norm-exponent": 0.0, "item-refresh-interval": 1, "num-layers": 3},
     {"loss": "ccl", "unit-rows": True, "popularity-weight": 0.03, "norm-exponent": 0.0},
 ]
+
+
+@pytest.mark.parametrize("name", ["lightgcn", "fedgnn"])
+def test_baselines_on_lightgcns_star_have_its_form_whatever_the_encoder_says(name):
+    values = {**default_values(), "num-layers": 2}
+    assert linear_form({**values, "model": name}) == linear_form({**values, "encoder": "lightgcn"})
+    assert linear_form({**values, "model": name}) != linear_form(values)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(
+            ({"model": name}, f"model must be one of fastpfrec, lightgcn, fedgnn .*, got '{re.escape(name)}'")
+            for name in ("fedmf", "fedncf", "perfedrec", "perfedrec++", "local-only", "mine:Model")
+        ),
+        ({"encoder": "spectral"}, "encoder must be one of fastgnn, lightgcn .*, got 'spectral'"),
+    ],
+)
+def test_a_model_that_needs_more_than_table_and_history_is_refused_and_not_kept(changes, words, tmp_path, caplog):
+    config = {**default_values(), **changes}
+    with pytest.raises(NoLinearFormError, match=words):
+        linear_form(config)
+    assert keep_model(tmp_path, TABLE, None, catalogue(5), config, "s") is None
+    assert re.search(words, caplog.text)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"config": config}))
+    np.savez(run / "item_table.npz", item_table=TABLE, item_ids=np.array(list("abcde")))
+    with pytest.raises(ModelError, match=words):
+        load_run(run)
 
 
 @pytest.mark.parametrize("changes", ENCODERS)
