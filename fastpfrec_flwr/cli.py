@@ -156,6 +156,7 @@ def privacy(
         raise typer.BadParameter(f"must be > 0 and < 1, got {delta}", param_hint="--delta")
     with plain_errors():
         from fastpfrec_flwr.config import parse_run_config
+        from fastpfrec_flwr.model.named import build_layout
         from fastpfrec_flwr.privacy.exposure import build_ledger
         from fastpfrec_flwr.privacy.lines import Setting
         from fastpfrec_flwr.privacy.printing import print_ledger, print_proposal
@@ -165,7 +166,7 @@ def privacy(
         if not (users and items):
             found = _users_and_items(config)
             users, items = users or found[0], items or found[1]
-        setting = Setting(config, users, items, deployed, colluding, delta)
+        setting = Setting(config, users, build_layout(config).rows(items), deployed, colluding, delta)
         ledger = build_ledger(setting)
         proposal = propose_noise(setting, target_epsilon, observer) if target_epsilon else None
     if as_json:

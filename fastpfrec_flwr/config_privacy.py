@@ -10,11 +10,31 @@ if TYPE_CHECKING:
     from fastpfrec_flwr.config import RunConfig
 
 
+# Beyond this a value is no honest change, and sums of a million of them on the 2^-20 grid would stop being exact.
+LARGEST_VALUE = 2.0**12
+# Deviations beyond which not one value in a thousand whole tables of millions lies.
+_TAIL = {"laplace": 17.0, "gaussian": 7.0}
+
+
+def can_be_sent(config: RunConfig) -> bool:
+    """Whether the noise leaves uploads within `LARGEST_VALUE`; of eight bits nothing is beyond it."""
+    if config.noise == "none" or config.upload_precision == "int8":
+        return True
+    return config.noise_deviation * _TAIL[config.noise] <= LARGEST_VALUE
+
+
 def privacy_rules(config: RunConfig) -> Rules:
     """What a finite epsilon needs."""
     clipped = config.clip_norm > 0 or config.row_clip > 0 or config.coordinate_clip > 0
     bounded = config.noise == "laplace" and config.upload != "sparse" and clipped
     return [
+        (
+            not can_be_sent(config),
+            f"noise-scale must leave uploads within +-{LARGEST_VALUE:g} (a standard deviation of at most "
+            f"{LARGEST_VALUE / _TAIL.get(config.noise, 1.0):.4g} with noise = {config.noise!r}), got {config.noise_scale}: they "
+            "would all be refused. Lower clip and noise-scale together, their ratio is what protects, or take "
+            "upload-precision = 'int8'",
+        ),
         (
             config.download_precision != "float32" and config.strategy.startswith("flwr:"),
             f"download-precision must be 'float32' with strategy = {config.strategy!r}, got {config.download_precision!r}: "

@@ -9,8 +9,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, cast
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.client.app import app as honest_client_app
@@ -56,21 +58,19 @@ class AttackedClientApp(ClientApp):
             return reply
         uploads = cast(ArrayRecord, reply.content["uploads"])
         cover = cast(float, cast(ConfigRecord, reply.content["cover"])["cover-scale"])
-        sent = Sent(
-            _array(uploads["nonces"], "uint64", (None,)),
-            _array(uploads["pointer"], "int64", (None,)),
-            _array(uploads["rows"], "int32", (None,)),
-            _array(uploads["values"], config.upload_precision, (None, config.upload_width)),
-        )
+        pointer = _array(uploads["pointer"], "int64", (None,))
+        rows = _array(uploads["rows"], "int32", (None,))
+        if not len(rows):  # whole tables come without row numbers
+            rows = np.tile(np.arange(len(table), dtype=np.int32), len(pointer) - 1)
+        sent = Sent(_array(uploads["nonces"], "uint64", (None,)), pointer, rows, _values(uploads, config))
         forged = liars.forge(sent, table, order, cover, trained)
         if forged is not sent:
-            values = forged.values.astype(config.upload_precision, copy=False)
             reply.content["uploads"] = ArrayRecord(
                 {
                     "nonces": messages.encode_array(forged.nonces),
                     "pointer": messages.encode_array(forged.pointer),
                     "rows": messages.encode_array(forged.rows),
-                    "values": messages.encode_array(values),
+                    **_encoded(forged.values, config.upload_precision),
                 }
             )
         return reply
@@ -108,6 +108,25 @@ def _attacking(context: Context) -> RunConfig | None:
         return parse_run_config(context.run_config)
     except ConfigError:
         return None
+
+
+def _values(uploads: ArrayRecord, config: RunConfig) -> NDArray[np.float32]:
+    values = _array(uploads["values"], config.upload_precision, (None, config.upload_width))
+    if config.upload_precision == "int8":
+        from fastpfrec_flwr.privacy.eight_bits import from_eight_bits
+
+        return from_eight_bits(values, _array(uploads["exponents"], "int8", (None,)))
+    found: NDArray[np.float32] = values
+    return found
+
+
+def _encoded(values: NDArray[np.float32], precision: str) -> dict[str, Array]:
+    if precision == "int8":
+        from fastpfrec_flwr.privacy.eight_bits import to_eight_bits
+
+        multiples, exponents = to_eight_bits(values)
+        return {"values": messages.encode_array(multiples), "exponents": messages.encode_array(exponents)}
+    return {"values": messages.encode_array(values.astype(precision, copy=False))}
 
 
 def _array(array: Array, dtype: str, shape: tuple[int | None, ...]):  # type: ignore[no-untyped-def]

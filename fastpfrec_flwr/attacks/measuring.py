@@ -36,7 +36,7 @@ def build_measured_strategy(config: RunConfig, folder: RunFolder | None, threads
     # What is done to pushed rows afterwards is part of what came of the attack.
     plain = build_server_step(config.model_copy(update={"row_steadiness_threshold": 0.0}), threads)
     watch = Watch(config, notes, plain)
-    measured = None if folder is None else MeasuredFolder(folder.path, notes)
+    measured = None if folder is None else MeasuredFolder(folder, notes)
     around = Around(watch.node_aggregator, watch.tier, watch.server_aggregator, watch.step, watch.roster)
     strategy = build_strategy(config, measured, threads, around)
     watch.strategy = strategy

@@ -146,8 +146,8 @@ class Notes:
 class MeasuredFolder(RunFolder):
     """A run folder whose summary also says what became of the attack."""
 
-    def __init__(self, path: Path, notes: Notes) -> None:
-        super().__init__(path)
+    def __init__(self, folder: RunFolder, notes: Notes) -> None:
+        super().__init__(folder.path, folder.log_format)
         self._notes = notes
         self._exposures, self._users = Path(), Path()
 

@@ -22,6 +22,7 @@ from fastpfrec_flwr.audit.recording import Recorder
 from fastpfrec_flwr.config import RunConfig, parse_run_config
 from fastpfrec_flwr.data import Split
 from fastpfrec_flwr.data.preparation import prepare_run
+from fastpfrec_flwr.model.named import build_layout
 from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.privacy.accountant import Cost, compose
 from fastpfrec_flwr.privacy.exposure import build_ledger
@@ -139,7 +140,7 @@ def _run(
         with redirect_stdout(StringIO()), one_thread_products():
             simulate(config.to_flat_dict(), 1, cast(ClientApp, recorder))
             recorder.close_round()
-    ledger = build_ledger(Setting(config, split.num_users, split.num_items))
+    ledger = build_ledger(Setting(config, split.num_users, build_layout(config).rows(split.num_items)))
     observer = "trusted node" if any(line.observer == "trusted node" for line in ledger.lines) else "server"
     return Audited(
         protection.name,

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,8 +224,12 @@ class Node:
 
     def _graphs(self, history: Rows, positions: NDArray[np.int64], phase: str = "train") -> LocalGraphs:
         """Stars of the users at some places."""
-        # With the same draws an item that only the refit's star has would be a true one for certain.
-        anew = (phase,) if self.config.perturbation == "randomised-response" and phase != "train" else ()
+        anew: tuple[str, ...] = ()
+        if self.config.perturbation == "randomised-response":
+            # With the same draws an item that only one of two stars has would be a true one for certain: the refit's has more, and
+            # another seed or fraction of the server's cuts a device's file in another way.
+            anew = (phase,) if phase != "train" else ()
+            anew += () if self.secret is None else (_digest(history),)
         return build_local_graphs(
             history.items,
             history.starts[positions],
@@ -269,3 +274,11 @@ class Node:
         if self.blend_weight == 1:
             return None
         return current_deviations(self.state.deviations(users), server_round, self.blend_weight)
+
+
+def _digest(history: Rows) -> str:
+    """Of who has what: another history is another one."""
+    found = hashlib.sha256()
+    for part in (history.starts, history.ends, history.items):
+        found.update(np.ascontiguousarray(part).tobytes())
+    return found.hexdigest()

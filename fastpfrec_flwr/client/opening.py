@@ -15,7 +15,14 @@ from fastpfrec_flwr.client.build import build_client
 from fastpfrec_flwr.client.device import Allowance, Device
 from fastpfrec_flwr.client.history import merged_rows
 from fastpfrec_flwr.client.node import Node
-from fastpfrec_flwr.client.own_data import NodeConfig, OwnData, default_state_root, parse_node_config, read_own_data
+from fastpfrec_flwr.client.own_data import (
+    NodeConfig,
+    OwnData,
+    default_state_root,
+    parse_node_config,
+    read_own_data,
+    refuse_device_keys,
+)
 from fastpfrec_flwr.client.state import ClientState
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.data import PreparedSplit, Shard, Split, SplitSettings, open_shard, prepare
@@ -56,6 +63,7 @@ def place_of(node: Mapping[str, Any], config: RunConfig) -> Place:
         if own.data_path is not None:
             return Place(0, 1, root, True, own, own.catalogue)
         return Place(0, 1, root, True, None, catalogue_file(node, config, root))
+    refuse_device_keys(node)
     root = Path(str(node["state-dir"])) if node.get("state-dir") else state_root(config)
     return Place(
         int(node["partition-id"]), int(node["num-partitions"]), root, False, None, catalogue_file(node, config, None)
@@ -169,7 +177,6 @@ def node_of(config: RunConfig, order: Order, place: Place) -> Node:
         available_threads(config.threads),
         None if order.phase == "train" else _refit_rows(prepared.directory, place.partition, place.num_partitions),
         _user_metrics(config, order, place),
-        Allowance(_open_device(place.state_root), order.state_id, order.phase) if place.deployed else None,
     )
 
 

@@ -75,9 +75,30 @@ def parse_node_config(values: Mapping[str, Any], data_set: str) -> NodeConfig:
             "without it this device's own items would be the catalogue"
         )
     limit = values.get("epsilon-limit", math.inf)
+    if data_path is None and limit != math.inf:
+        raise ConfigError(
+            f"node-config: epsilon-limit = {limit!r} needs data-path: without one the users are those of a public data set"
+        )
     if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit > 0:
         raise ConfigError(f"node-config: epsilon-limit must be a number > 0, got {limit!r}")
     return NodeConfig(data_path, catalogue, state_dir, float(limit))
+
+
+def refuse_device_keys(values: Mapping[str, Any]) -> None:
+    """Of a SuperNode of a simulation, which `partition-id` makes it: refuse what only a real device may say.
+
+    Raises
+    ------
+    ConfigError naming the key. Its owner would believe that its file is used, its limit is kept, and its noise is its own.
+    """
+    wrong = next((key for key in ("data-path", "epsilon-limit") if values.get(key)), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"node-config: {wrong} is for real devices and partition-id for simulations, whose seed the server knows; leave "
+            "partition-id and num-partitions out"
+        )
+    if "num-partitions" not in values:
+        raise ConfigError("node-config: partition-id needs num-partitions; on a real device leave out both")
 
 
 def _path(values: Mapping[str, Any], key: str) -> Path | None:

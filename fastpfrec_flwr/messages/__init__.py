@@ -7,6 +7,7 @@ that cannot be read is refused whole; in one that can, a bad upload costs its ow
 Arrays travel as `.npy` (what Flower itself uses), built and read without a second copy.
 """
 
+from fastpfrec_flwr.config_privacy import LARGEST_VALUE
 from fastpfrec_flwr.messages.arrays import NPY, decode_array, encode_array
 from fastpfrec_flwr.messages.metric_sums import decode_metric_sums, encode_metric_sums
 from fastpfrec_flwr.messages.model import (
@@ -30,7 +31,6 @@ from fastpfrec_flwr.messages.orders import (
 )
 from fastpfrec_flwr.messages.records import LONGEST_REASON, RefusedError, encode_refusal, one_line, usable_content
 from fastpfrec_flwr.messages.uploads import (
-    LARGEST_VALUE,
     DecodedUploads,
     TrainReport,
     decode_uploads,

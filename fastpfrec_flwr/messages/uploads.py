@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.compiling import compiled
+from fastpfrec_flwr.config_privacy import LARGEST_VALUE
 from fastpfrec_flwr.messages.arrays import decode_array, decode_exponents, encode_array
 from fastpfrec_flwr.messages.records import RefusedError, exact_keys, record_of, usable_content, value_of
 from fastpfrec_flwr.parallel import in_parallel
@@ -19,8 +20,6 @@ from fastpfrec_flwr.privacy.laws import LAPLACE
 from fastpfrec_flwr.privacy.mechanism import PrivatizedUploads
 from fastpfrec_flwr.trusted_node.uploads import Norms, Uploads
 
-# Beyond this a value is no honest change, and sums of a million of them on the 2^-20 grid would stop being exact.
-LARGEST_VALUE = 2.0**12
 _CLIENTS_PER_TASK = 32
 # No loss per positive is larger than this: one client should not fill the round's mean alone.
 LARGEST_LOSS = 1e6

@@ -25,7 +25,8 @@ def _graph_lines(setting: Setting) -> list[Line]:
     def line(epsilon: float, reason: str) -> Line:
         return Line(
             "everybody", "local graph", "whole run", INTERACTION, epsilon, 0.0, "not needed",
-            "the device's secret stays on it; the interactions do not change between trainings", reason,
+            "the device's secret stays on it; for each other set of interactions (a changed file, another cut of it) once more",
+            reason,
         )  # fmt: skip
 
     if config.perturbation == "randomised-response":

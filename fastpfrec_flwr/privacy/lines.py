@@ -29,7 +29,8 @@ class Setting:
 
     Attributes
     ----------
-    num_users, num_items : of the data set. deployed : real devices; their draws of who trains promise nothing.
+    num_users : of the data set. num_items : rows of the table, those included that a model has beside its items.
+    deployed : real devices; their draws of who trains promise nothing.
     colluding : clients of a round that tell their own noise to the observer. delta : of every line that needs one.
     """
 
@@ -62,7 +63,12 @@ class Setting:
 
     @property
     def others(self) -> int:
-        """Honest clients of a round beside the user that are sure to arrive."""
+        """Honest clients of a round beside the user that are sure to arrive.
+
+        None where devices stop at an `epsilon-budget`: they do at different rounds, and the last ones are alone.
+        """
+        if self.config.epsilon_budget > 0:
+            return 0
         failing = math.ceil(self.config.dropout_fraction * self.clients - 1e-9)
         return max(self.clients - 1 - failing - self.colluding, 0)
 

@@ -48,6 +48,12 @@ def print_proposal(proposal: Proposal, now: float, console: Console) -> None:
         f"(root mean square): {noise / proposal.signal:,.0f} times less.",
         markup=False, highlight=False,
     )  # fmt: skip
+    if not proposal.sendable:
+        console.print(
+            "Uploads with that much noise are refused where they arrive: lower clip and noise-scale together, their ratio is what "
+            "protects, or take upload-precision = 'int8'.",
+            markup=False, highlight=False,
+        )  # fmt: skip
     table = Table("with that noise and", "epsilon")
     for what, epsilon in proposal.changes:
         table.add_row(what, show(epsilon))

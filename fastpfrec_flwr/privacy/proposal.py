@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fastpfrec_flwr.config import ConfigError, RunConfig
+from fastpfrec_flwr.config_privacy import can_be_sent
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.laws import NoiseLaw
 from fastpfrec_flwr.privacy.lines import Line, Setting
@@ -28,6 +29,7 @@ class Proposal:
     deviation : standard deviation of the noise on one coordinate of one upload.
     signal : largest root-mean-square change of a coordinate that the clip lets through, in the same unit as the noise.
     changes : (what, epsilon) with one other thing changed, at the proposed noise.
+    sendable : whether uploads with this noise are within what is accepted; else clip and noise must be lowered together.
     """
 
     target: float
@@ -36,6 +38,7 @@ class Proposal:
     signal: float
     deviation: float
     changes: tuple[tuple[str, float], ...]
+    sendable: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON-able values."""
@@ -44,6 +47,7 @@ class Proposal:
             "noise-scale": self.noise_scale,
             "line": self.line.to_dict(),
             "clip_per_coordinate": self.signal,
+            "sendable": self.sendable,
             "changes": [
                 {"change": what, "epsilon": "infinity" if math.isinf(epsilon) else epsilon}
                 for what, epsilon in self.changes
@@ -109,7 +113,8 @@ def propose_noise(setting: Setting, target: float, observer: str = "trusted node
     rows = rows_in_upload(config.upload, config.sampled_share, setting.num_items)
     signal = clip / math.sqrt(rows * config.embedding_dim)
     law = NoiseLaw(proposed.config.noise_kind, proposed.config.effective_noise_scale)
-    return Proposal(target, noise_scale, line, signal, law.deviation, _changes(proposed, observer))
+    changes = _changes(proposed, observer)
+    return Proposal(target, noise_scale, line, signal, law.deviation, changes, can_be_sent(proposed.config))
 
 
 def _changes(setting: Setting, observer: str) -> tuple[tuple[str, float], ...]:

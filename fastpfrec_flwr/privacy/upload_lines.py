@@ -115,7 +115,9 @@ class _UploadLines:
 
     def _mixed(self) -> Bound:
         setting = self.setting
-        return shuffled((self.cost + self.counts).pure, setting.others + 1, setting.uploads, setting.delta)
+        # Its proof hides a user among clones that anybody's data may make, so what counts is the distance of any two uploads.
+        cost, counts, _ = upload_costs(self.config.model_copy(update={"adjacency": "replace"}), setting.num_items)
+        return shuffled((cost + counts).pure, setting.others + 1, setting.uploads, setting.delta)
 
     def _honest(self) -> str:
         return (

@@ -7,12 +7,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Description, Order, RefusedError, one_line
+from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.server.errors import RunError
 
 _LOG = logging.getLogger(__name__)
@@ -47,26 +49,34 @@ class SuperNodes:
         """Whether these are real devices."""
         return any(description.partition < 0 for description in self.descriptions)
 
-    def shares(self, clients: int) -> list[int]:
-        """Clients asked of each node: in a simulation all of them are told the total and take their own of its users; real
-        devices are asked in proportion to the users that they hold (largest remainders)."""
+    def shares(self, clients: int, seed: int, server_round: int) -> list[int]:
+        """Clients asked of each node in a round.
+
+        In a simulation all of them are told the total and take their own of its users. Real devices are asked in proportion to the
+        users that they hold, as many in all as are wanted; who gets what is left over is drawn by the seed in each round
+        (systematic sampling in a random order), so that each user's chance is the same: of a thousand devices with one user each, a
+        hundred others every time.
+        """
         if not self.deployed:
             return [clients] * len(self.ids)
-        exact = [clients * each.users / max(self.num_users, 1) for each in self.descriptions]
-        counts = [int(value) for value in exact]
-        by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])
-        for i in by_remainder[: min(clients, self.num_users) - sum(counts)]:
-            counts[i] += 1
-        return [min(count, each.users) for count, each in zip(counts, self.descriptions, strict=True)]
+        generator = derive_generator(seed, "shares", server_round)
+        order = generator.permutation(len(self.ids))
+        users = np.array([each.users for each in self.descriptions], np.int64)
+        share = min(clients, self.num_users) / max(self.num_users, 1)
+        ends = np.floor(np.cumsum(users[order]) * share + generator.random())
+        ends[-1:] = min(clients, self.num_users)  # whatever the sums' rounding
+        counts = np.zeros(len(self.ids), np.int64)
+        counts[order] = np.minimum(np.diff(ends, prepend=0.0).astype(np.int64), users[order])
+        return [int(count) for count in counts]
 
-    def most_uploads(self, clients: int) -> dict[int, int]:
+    def most_uploads(self, clients: int, seed: int, server_round: int) -> dict[int, int]:
         """Node id -> most uploads that its reply may bring: what it was asked for, and no more than the users that it has.
 
         Without this one SuperNode could stand in for all clients of a round.
         """
+        shares = self.shares(clients, seed, server_round)
         return {
-            node: min(share, each.users)
-            for node, share, each in zip(self.ids, self.shares(clients), self.descriptions, strict=True)
+            node: min(share, each.users) for node, share, each in zip(self.ids, shares, self.descriptions, strict=True)
         }
 
     def users_of(self, node: int) -> int:

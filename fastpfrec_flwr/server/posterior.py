@@ -23,6 +23,8 @@ from fastpfrec_flwr.parallel import one_thread_products
 from fastpfrec_flwr.server.steps import ServerState
 
 _GRID, _EM_STEPS, _PER_DEVIATION = 150, 60, 8
+# A number this many deviations from nothing is what it seems; the grid would be coarser than the noise there.
+_CERTAIN = 500.0
 _LEVELS = 20
 _REMEMBERED = 3
 # Weight of the column of counts: what is left to rank by where noise has covered everything else.
@@ -77,8 +79,9 @@ def posterior_counts(noisy: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     ----------
     noisy : (items,) in units of the noise.
     """
+    sure = np.asarray(noisy, np.float64)
     # Items are pooled to eighths of a deviation: the likelihood is then a small table.
-    steps, place = np.unique(np.rint(np.asarray(noisy, np.float64) * _PER_DEVIATION), return_inverse=True)
+    steps, place = np.unique(np.rint(np.minimum(sure, _CERTAIN) * _PER_DEVIATION), return_inverse=True)
     seen, often = steps / _PER_DEVIATION, np.bincount(place)
     grid = np.geomspace(0.1, max(float(seen[-1]) * 1.1, 1.0), _GRID)
     likelihood = np.exp(-0.5 * np.square(seen[:, None] - grid)) + 1e-300
@@ -88,7 +91,7 @@ def posterior_counts(noisy: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         prior = (often / weights.sum(axis=1)) @ weights / len(noisy)
     weights = likelihood * prior
     means: NDArray[np.float64] = (weights @ grid / weights.sum(axis=1))[place]
-    return means
+    return np.where(sure > _CERTAIN, sure, means)
 
 
 def posterior_sums(releases: NDArray[np.float32], counts: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 import platform
@@ -36,7 +37,7 @@ class RunFolder:
 
     def __init__(self, path: Path, log_format: str = "text") -> None:
         self.path = path
-        self._log_format = log_format
+        self.log_format = log_format
         self._metrics: list[dict[str, Any]] = []
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -67,7 +68,7 @@ class RunFolder:
         event, figures : what happened and its numbers, which the JSON format has beside the words.
         """
         kept = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}"
-        if self._log_format == "json":
+        if self.log_format == "json":
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             line = kept = json.dumps(_plain({"time": now, "event": event, "message": line, **figures}))
         print(line, flush=True)
@@ -196,4 +197,15 @@ def choose_run_folder(config: RunConfig, name: str) -> RunFolder:
         return RunFolder(path, config.log_format)
     import platformdirs
 
-    return RunFolder(Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs" / name, config.log_format)
+    runs = Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs"
+    path = runs / name
+    for number in itertools.count(2):  # two runs may begin in the same second
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            path = runs / f"{name}-{number}"
+        except OSError:
+            break  # told below
+        else:
+            break
+    return RunFolder(path, config.log_format)

@@ -75,10 +75,13 @@ class SecureFastPFRec(FastPFRec):
         """Run one whole round, see `DeviceStrategy`: four exchanges instead of one."""
         began = time.perf_counter()
         sums = _Sums()
-        shares = dict(zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True))
-        orders = {node: self.order(server_round, clients, **flags) for node, clients in shares.items()}  # type: ignore[arg-type]
-        hellos = self._hellos(grid, orders, sums)
-        sums.groups = self._groups(hellos, server_round)
+        most = self._nodes.most_uploads(self._clients_wanted, self._config.seed, server_round)
+        orders = {
+            node: self.order(server_round, clients, **flags)  # type: ignore[arg-type]
+            for node, clients in self._shares(server_round).items()
+        }
+        hellos = self._hellos(grid, orders, sums, most)
+        sums.groups = self._groups(hellos, server_round, sums)
         sealed = self._sealed(grid, orders, sums)
         masked, reports = self._masked(grid, orders, sums, sealed)
         revealed = self._revealed(grid, orders, sums, masked)
@@ -103,13 +106,12 @@ class SecureFastPFRec(FastPFRec):
         for reply in self._exchange(grid, outgoing, self._config.round_timeout):
             yield reply.metadata.src_node_id, reply
 
-    def _hellos(self, grid: Grid, orders: dict[int, Order], sums: _Sums) -> dict[int, Hello]:
+    def _hellos(self, grid: Grid, orders: dict[int, Order], sums: _Sums, most: dict[int, int]) -> dict[int, Hello]:
         found: dict[int, Hello] = {}
-        most = min(self._clients_wanted, max(self._nodes.num_users, 1))
         contents = {node: messages.encode_query(order) for node, order in orders.items()}
         for node, reply in self._ask(grid, "hello", contents, sums):
             try:
-                hellos = secure.decode_hellos(reply, most)
+                hellos = secure.decode_hellos(reply, most.get(node, 0))
                 if set(hellos) & set(found):
                     raise RefusedError("hello: a nonce that another SuperNode has named already")
             except RefusedError as error:
@@ -119,7 +121,7 @@ class SecureFastPFRec(FastPFRec):
             sums.home |= dict.fromkeys(hellos, node)
         return found
 
-    def _groups(self, hellos: dict[int, Hello], server_round: int) -> list[Group]:
+    def _groups(self, hellos: dict[int, Hello], server_round: int, sums: _Sums) -> list[Group]:
         """The clients, shared out evenly at random; in a simulation by the seed."""
         nonces = np.array(sorted(hellos), np.uint64)
         if self._nodes.deployed:
@@ -127,10 +129,19 @@ class SecureFastPFRec(FastPFRec):
         else:
             generator = derive_generator(self._config.seed, "secure-groups", self._phase, server_round)
         order = generator.permutation(len(nonces))
+        config = self._config
+        # What the ledger counts on, also where fewer say hello: then fewer may fail later.
+        wanted = min(self._clients_wanted, self._nodes.num_users) // config.num_trusted_nodes
+        least = group_threshold(wanted, config.dropout_fraction)
         groups = []
         for part in np.array_split(order, self._config.num_trusted_nodes):
             members = np.sort(nonces[part])
-            threshold = group_threshold(len(members), self._config.dropout_fraction)
+            threshold = max(group_threshold(len(members), config.dropout_fraction), least)
+            if len(members) < threshold:
+                sums.refused += [
+                    f"secure sum: {len(members)} clients of a group came, at least {threshold} are wanted"
+                ] * len(members)
+                continue
             groups.append(Group(members, [hellos[nonce] for nonce in members.tolist()], threshold))
         return [group for group in groups if len(group.nonces) >= 3]
 
@@ -230,6 +241,8 @@ class SecureFastPFRec(FastPFRec):
         for by, of, share in revealed.items():
             answers.setdefault(by, {})[of] = share
         shared = set(np.unique(sealed.sender).tolist())
+        if not sums.groups:  # nobody is on line, or too few for a sum that hides anybody
+            return []
         context = secure.context_of(next(iter(orders.values())))
         items, width = len(self.state.item_table), self._config.upload_width
         reports = []

@@ -107,6 +107,11 @@ class Training:
         self._strategy.begin(phase, state)
         if phase == "train":
             self._log.say(header())
+            if self._out_of_patience():  # a run that died after this round's checkpoint
+                return
+        elif self._beginning.checkpoint is not None and progress.server_round == 0:
+            # The run that is gone on from may have died in this phase: what its devices kept of it is none of this one's.
+            self._strategy.release(self._grid)
         for server_round in range(progress.server_round + 1, num_rounds + 1):
             if self._log.folder is not None and self._log.folder.take_stop():
                 self._stop.set()
@@ -131,9 +136,15 @@ class Training:
             if checkpoint:
                 progress.total_seconds = self._elapsed
                 self._save_checkpoint()
-            if evaluated and 0 < config.early_stop_patience <= progress.stale:
-                self._log.say(f"no better validation {CRITERION} for {progress.stale} evaluations: stopped early")
+            if evaluated and self._out_of_patience():
                 return
+
+    def _out_of_patience(self) -> bool:
+        stale = self._progress.stale
+        if 0 < self._config.early_stop_patience <= stale:
+            self._log.say(f"no better validation {CRITERION} for {stale} evaluations: stopped early")
+            return True
+        return False
 
     def _gather(self) -> None:
         """On real devices: who is on line now takes part in the next round."""
@@ -172,9 +183,7 @@ class Training:
                 self._keep_best()
         else:
             progress.stale += 1
-        for reason in dict.fromkeys(self._strategy.evaluation_refused):
-            self._log.say(f"round {server_round}: evaluation refused: {reason}")
-        self._strategy.evaluation_refused.clear()
+        self._say_refused(f"round {server_round}")
         self._result.evaluate_metrics_clientapp[server_round] = MetricRecord(
             {key: value for key, value in validation.items() if math.isfinite(value)}
         )
@@ -186,6 +195,12 @@ class Training:
             if own is not None:
                 self._result.evaluate_metrics_serverapp[server_round] = own
 
+    def _say_refused(self, when: str) -> None:
+        """Whose figures are missing from an evaluation, and why."""
+        for reason in dict.fromkeys(self._strategy.evaluation_refused):
+            self._log.say(f"{when}: evaluation refused: {reason}")
+        self._strategy.evaluation_refused.clear()
+
     def _after_train(self) -> None:
         progress = self._progress
         self._release()
@@ -193,12 +208,14 @@ class Training:
             progress.phase = "done"
             return
         progress.phase, progress.server_round = "refit", 0
+        self._restore = 0  # devices begin anew, also where no round of this phase was left to restore them in
         self._log.say(f"refit: training anew on train + validation for {progress.best_round} rounds")
 
     def _finish_refit(self) -> None:
         if self._stop.is_set() or self._progress.server_round < self._progress.best_round:
             return
         self._progress.test = self._strategy.evaluate(self._grid, self._progress.server_round, ["test"])["test"]
+        self._say_refused("refit, test figures")
         self._keep_best()
         self._progress.phase = "done"
         self._release()

@@ -68,8 +68,13 @@ class UploadStrategy(DeviceStrategy):
         }
         return [
             Message(messages.encode_train(arrays, self.order(server_round, clients, **flags)), node, "train")  # type: ignore[arg-type]
-            for node, clients in zip(self._nodes.ids, self._nodes.shares(self._clients_wanted), strict=True)
+            for node, clients in self._shares(server_round).items()
         ]
+
+    def _shares(self, server_round: int) -> dict[int, int]:
+        """SuperNode -> clients that it is asked for."""
+        shares = self._nodes.shares(self._clients_wanted, self._config.seed, server_round)
+        return dict(zip(self._nodes.ids, shares, strict=True))
 
     @property
     def _clients_wanted(self) -> int:
@@ -91,7 +96,7 @@ class UploadStrategy(DeviceStrategy):
             server_round,
             self.order(server_round).table_version,
             len(self.state.item_table),
-            self._nodes.most_uploads(self._clients_wanted),
+            self._nodes.most_uploads(self._clients_wanted, self._config.seed, server_round),
             deployed,
             assignment_key(self._config, deployed, self._phase, server_round),
         )

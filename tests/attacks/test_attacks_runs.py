@@ -60,6 +60,25 @@ def test_every_attack_runs_and_is_counted(finished, attack, upload):
     assert json.loads((run.folder / "attack.json").read_text()) == found["attack"]
 
 
+def test_lies_travel_in_eight_bits(finished):
+    run = finished(attack="scaling", attack_fraction=0.2, upload_precision="int8", **SHORT)
+    assert run.summary["clients"]["refused"] == 0
+    assert run.summary["attack"]["attackers"]["trained"] > 0
+    assert run.summary["attack"]["detected"] == 1.0
+
+
+def test_lies_travel_in_whole_tables_without_row_numbers(finished):
+    """Every honest upload covers all of the 400 items."""
+    run = finished(attack="sign-flip", attack_fraction=0.2, noise="none", noise_scale=0.0, num_negatives=512, **SHORT)
+    assert run.summary["clients"]["refused"] == 0
+    assert run.summary["attack"]["attackers"]["trained"] > 0
+
+
+def test_an_attacked_runs_log_has_the_format_that_was_asked_for(finished):
+    run = finished(attack="noise", attack_fraction=0.2, log_format="json", **SHORT)
+    assert all(isinstance(json.loads(line), dict) for line in run.log.splitlines())
+
+
 @pytest.mark.parametrize("attack", ["noise", "alie", "label-flip", "sybil"])
 def test_the_same_seed_the_same_lies(finished, attack):
     one, two, other = (

@@ -1,8 +1,11 @@
 """Training alone: nothing leaves, and what each user keeps is its own table."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from fastpfrec_flwr.client.build import build_mechanism
+from fastpfrec_flwr.client.device import Allowance, Device
 from tests.baselines.small_models import ITEMS, USERS, K, node_of
 from tests.client.cohorts import make_table, order, run_config
 
@@ -43,6 +46,14 @@ def test_local_only_changes_add_up_over_the_rounds(tmp_path):
         assert before.rows.tolist() == after.rows.tolist()
         assert np.abs(after.values - before.values).max() > 0
         assert np.abs(after.values).sum() > np.abs(before.values).sum()
+
+
+def test_nothing_leaves_so_nothing_is_charged(tmp_path):
+    device = Device(tmp_path / "device")
+    node = replace(node_of(tmp_path, "local-only"), allowance=Allowance(device, "first", "train", limit=1e-9))
+    _, report = node.train(make_table(ITEMS, K), order(1, USERS))
+    assert report.skipped == 0
+    assert device.spent(node.shard.users).tolist() == [0.0] * USERS
 
 
 def test_nothing_leaves_so_nothing_is_noised():

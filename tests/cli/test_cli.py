@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.cli import app
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
+from fastpfrec_flwr.privacy.exposure import build_ledger
+from fastpfrec_flwr.privacy.lines import Setting
 from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -267,6 +269,16 @@ def test_names_of_files_are_no_markup(tmp_path, monkeypatch):
 # ---- privacy ---------------------------------------------------------------------------------------------------------
 
 SIZES = ("--users", 943, "--items", 1682)
+
+
+def test_the_ledger_counts_all_rows_that_a_model_sends():
+    """PerFedRec sends the items' rows and each cluster's."""
+    of_run = build_ledger(Setting(parse_run_config({**default_values(), "model": "perfedrec"}), 943, 1682 * 5 + 4)).of(
+        "trusted node", scope="one upload"
+    )
+    found = json.loads(call("privacy", *SIZES, "-c", "model=perfedrec", "--json").stdout)
+    shown = next(line for line in found["lines"] if (line["observer"], line["scope"]) == ("trusted node", "one upload"))
+    assert shown["epsilon"] == pytest.approx(of_run.epsilon)
 
 
 def test_privacy_prints_every_line_of_the_ledger(monkeypatch):

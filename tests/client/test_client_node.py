@@ -180,6 +180,26 @@ def test_with_randomised_response_nothing_but_the_drawn_star_reaches_an_upload(t
     assert not np.array_equal(refit.items, drawn.items)
 
 
+def test_another_cut_of_a_devices_file_is_answered_anew(tmp_path):
+    """With the same draws an item of one star only would be a true one for certain, once the server has cut the file twice."""
+    config = config_of(perturbation="randomised-response", keep_prob=0.9, perturbation_prob=0.1)
+    whole = PARTS[0]
+    fewer = [row[: max(len(row) - 1, 1)] for row in whole]
+
+    def stars(name, rows, secret):
+        parts = [rows, *PARTS[1:]]
+        node = make_node(tmp_path / f"{name}.sqlite3", config, make_shard(parts, ITEMS), USERS, secret=secret)
+        graphs = node._graphs(node._history("train"), np.arange(USERS))
+        return [set(graphs.items[a:b].tolist()) for a, b in zip(graphs.pointer[:-1], graphs.pointer[1:], strict=True)]
+
+    first, again, cut = stars("a", whole, 7), stars("b", whole, 7), stars("c", fewer, 7)
+    assert first == again
+    lies = [one - other - set(true.tolist()) for one, other, true in zip(first, cut, whole, strict=True)]
+    assert sum(map(len, lies)) > USERS  # what only one star has is not true for certain
+    same_draws = [one - other for one, other in zip(stars("d", whole, None), stars("e", fewer, None), strict=True)]
+    assert all(found <= set(true.tolist()) for found, true in zip(same_draws, whole, strict=True))
+
+
 def test_refresh_comes_every_interval(tmp_path):
     table = make_table(ITEMS, K)
     for server_round, same in ((1, True), (2, False), (3, True), (4, False)):

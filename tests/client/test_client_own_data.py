@@ -8,8 +8,9 @@ import pytest
 
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.client.device import Device
+from fastpfrec_flwr.client.opening import place_of
 from fastpfrec_flwr.client.own_data import parse_node_config, read_own_data
-from fastpfrec_flwr.config import ConfigError
+from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
 from fastpfrec_flwr.data import SplitSettings
 
 GOOD = {"data-path": "/data/me.csv", "catalogue": "/data/catalogue.json", "state-dir": "/data/state"}
@@ -34,11 +35,29 @@ def test_all_of_it():
         ({"epsilon-limit": "8"}, "epsilon-limit must be a number > 0"),
         ({"epsilon-limit": math.nan}, "epsilon-limit must be a number > 0"),
         ({"data_path": "/x"}, "unknown key 'data_path'"),
+        ({"data-path": "", "epsilon-limit": 8}, "epsilon-limit = 8 needs data-path"),
     ],
 )
 def test_what_cannot_be_used_is_told(changes, match):
     with pytest.raises(ConfigError, match=match):
-        parse_node_config({**GOOD, **changes}, "/etc/passwd")
+        parse_node_config({**GOOD, **changes}, "synthetic" if "needs data-path" in match else "/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    ("node", "match"),
+    [
+        (
+            {"num-partitions": 2, "data-path": "/data/me.csv"},
+            "data-path is for real devices and partition-id for simulations",
+        ),
+        ({"num-partitions": 2, "epsilon-limit": 8}, "epsilon-limit is for real devices"),
+        ({}, "partition-id needs num-partitions"),
+    ],
+)
+def test_a_device_that_says_a_partition_is_not_taken_for_simulated_in_silence(node, match):
+    """Its noise would be the server's to subtract, its file and its limit would not be looked at."""
+    with pytest.raises(ConfigError, match=match):
+        place_of({"partition-id": 0, **node}, parse_run_config(default_values()))
 
 
 def test_a_server_names_no_file_on_a_device_but_may_name_a_public_data_set():

@@ -45,6 +45,50 @@ def test_default_by_hand():
     assert "not applicable" in line.reason
 
 
+SUMS = {**TIGHT, "check": "none", "num_trusted_nodes": 1}
+
+
+def test_where_devices_stop_at_a_budget_no_sum_hides_anybody():
+    """They stop in different rounds, so the last ones' uploads are summed with few others or none."""
+    plain = ledger_of(**SUMS)
+    assert "sums over at least 256 clients" in plain.of("server").reason
+    assert plain.of("server").epsilon < 0.2 * plain.of("trusted node").epsilon
+    budget = ledger_of(**SUMS, epsilon_budget=plain.of("trusted node").epsilon * 0.9)
+    assert budget.of("server").epsilon == pytest.approx(budget.of("trusted node").epsilon)
+    assert "at least 256 clients" not in budget.of("server").reason
+
+
+def test_shuffling_hides_a_user_among_what_anybody_may_send():
+    """The clones of its proof are of any two data sets, so with zero-out, too, its epsilon is that of replacing one."""
+
+    def mixed(adjacency):
+        ledger = ledger_of(
+            users=200_000, clients_per_round=100_000, clip_norm=1.0, clip_kind="l1", noise_scale=0.5, num_rounds=2,
+            adjacency=adjacency, evaluate_every=0, report_loss=False,
+        )  # fmt: skip
+        return next(line.epsilon for line in ledger.lines if line.release.startswith("shuffling"))
+
+    assert mixed("zero-out") == mixed("replace") < 4.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"noise_scale": 1150.0}, "noise-scale must leave uploads within .* at most 240.9 .*'laplace'.*, got 1150"),
+        ({"noise_scale": 600.0, "noise": "gaussian"}, "at most 585.1 .*'gaussian'"),
+    ],
+)
+def test_noise_that_cannot_be_sent_is_refused(changes, match):
+    with pytest.raises(ConfigError, match=match):
+        setting_of(**changes)
+    setting_of(**changes, upload_precision="int8")
+
+
+def test_a_proposal_that_cannot_be_sent_says_so():
+    assert not propose_noise(setting_of(), 8.0).sendable
+    assert propose_noise(setting_of(clip_norm=1.0), 8.0).sendable
+
+
 @pytest.mark.parametrize(
     ("changes", "uploads"),
     [
@@ -190,7 +234,7 @@ def test_every_line_says_everything_and_is_json():
 )
 def test_monotone(scale, factor, rounds, more, observer):
     def of(noise, num_rounds):
-        changes = {**TIGHT, "noise_scale": noise, "num_rounds": num_rounds, "check": "none"}
+        changes = {**TIGHT, "noise_scale": noise, "num_rounds": num_rounds, "check": "none", "upload_precision": "int8"}
         return epsilon(observer, **changes)
 
     here = of(scale, rounds)

@@ -19,6 +19,15 @@ def test_counts_of_two_kinds():
     assert (np.diff(found[order]) >= -1e-9).all(), "more seen is more believed"
 
 
+def test_a_number_far_beyond_the_noise_is_what_it_seems():
+    """Few large ones among many small: none of them may be taken for the mean of all."""
+    generator = np.random.default_rng(7)
+    truth = np.concatenate([generator.gamma(1.0, 3.0, 3000) + 0.1, np.geomspace(100, 6000, 40)])
+    found = posterior_counts(truth + generator.standard_normal(len(truth)))
+    np.testing.assert_allclose(found[3000:], truth[3000:], rtol=0.06)
+    assert (found[:3000] < 60).all()
+
+
 def test_sums_are_shrunk_as_by_who_knows_the_prior():
     generator = np.random.default_rng(2)
     counts = np.repeat([1.0, 4.0, 16.0], 1500)

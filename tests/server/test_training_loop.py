@@ -15,6 +15,7 @@ from fastpfrec_flwr.config import ConfigError, parse_run_config
 from fastpfrec_flwr.server.app import app as server_app
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.run_folder import choose_run_folder
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
 from tests.whole_runs import Finished, settings_of
 
@@ -28,6 +29,15 @@ def device_states():
     # A database's log and its index come and go with the connection that an earlier test left open.
     found = root.rglob("*") if root.exists() else []
     return {path for path in found if path.is_file() and not path.name.endswith(("-wal", "-shm"))}
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatch, tmp_path):
+    import platformdirs
+
+    monkeypatch.setattr(platformdirs, "user_data_path", lambda *names, **more: tmp_path)
+    config = parse_run_config(settings_of({"output_dir": ""}))
+    found = [choose_run_folder(config, "now").path for _ in range(3)]
+    assert [path.relative_to(tmp_path).as_posix() for path in found] == ["runs/now", "runs/now-2", "runs/now-3"]
 
 
 # ---- what a run leaves -----------------------------------------------------------------------------------------------
@@ -217,6 +227,9 @@ RESUMED = {"num_rounds": 6, "evaluate_every": 2, "checkpoint_every": 4}
         ({"blend_weight": 0.5, "embedding_dim": 8, "clients_per_round": 40}, "train", 5),
         ({"refit": True, "checkpoint_every": 2}, "refit", 3),
         ({"refit": True}, "train", 5),
+        # It dies in the refit before that has a checkpoint of its own: after the last round of the training, or before it.
+        ({"refit": True, "checkpoint_every": 6}, "refit", 3),
+        ({"refit": True}, "refit", 3),
     ],
 )
 def test_a_resumed_run_is_the_run_that_was_never_stopped(finished, tmp_path, changes, phase, server_round):
@@ -228,6 +241,35 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(finished, tmp_path, cha
     assert "going on after round" in resumed.log
     assert resumed.summary["stopped"] is False
     resumed.assert_same(whole)
+
+
+def test_a_run_that_was_out_of_patience_is_not_trained_on(finished):
+    settings = {
+        "num_rounds": 12, "evaluate_every": 1, "early_stop_patience": 1, "server_learning_rate": 1e-9, "checkpoint_every": 1,
+    }  # fmt: skip
+    whole = finished(**settings)
+    assert "stopped early" in whole.log
+    resumed = finished(**settings, resume_from=str(whole.folder / "checkpoints" / "latest.npz"))
+    assert resumed.summary["rounds"] == whole.summary["rounds"] < 12
+    assert resumed.summary["best_round"] == whole.summary["best_round"]
+    assert "stopped early" in resumed.log
+
+
+def test_whose_figures_are_missing_from_the_refits_test_is_said(tmp_path):
+    values = settings_of({"output_dir": str(tmp_path / "out"), "refit": True, "num_rounds": 2, "evaluate_every": 2})
+
+    def away(message, context):
+        order = messages.decode_query(message.content)
+        if (
+            message.metadata.message_type == "evaluate"
+            and order.phase == "refit"
+            and context.node_config["partition-id"] == 0
+        ):
+            raise RuntimeError("asleep")
+        return client_app(message, context)
+
+    run_in_process(server_app, InProcessGrid(away, 2, values), values)
+    assert re.search("refit, test figures: evaluation refused: .*asleep", (tmp_path / "out" / "log.txt").read_text())
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(finished, tmp_path):

@@ -9,6 +9,8 @@ not anew in each round, so that this is a few hundred rows and not the whole tab
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,7 @@ from fastpfrec_flwr.baselines.federated.star import StarNode
 from fastpfrec_flwr.client.deviation import Deviation, local_rows
 from fastpfrec_flwr.client.evaluating import Ranker
 from fastpfrec_flwr.client.plan import plan_cohort
+from fastpfrec_flwr.client.spending import Spending
 from fastpfrec_flwr.client.training import LocalUpdates
 from fastpfrec_flwr.evaluation.ranking import rank_in_blocks
 from fastpfrec_flwr.evaluation.rows import Rows
@@ -36,6 +39,10 @@ class LocalOnly(StarNode):
     def epsilon_budget(self) -> float:
         """Nothing leaves, so nothing is spent."""
         return 0.0
+
+    def _spending(self, num_items: int) -> Spending:
+        """Nor is anything charged to a real device's book."""
+        return replace(super()._spending(num_items), allowance=None)
 
     def local_updates(
         self,
