@@ -30,7 +30,7 @@ def federated_trial(
 
     Returns
     -------
-    (values, folder) -> metric. It raises RunError where a training has none.
+    (values, folder) -> metric. It raises RunError where a training has none, KeyboardInterrupt where somebody ended it early.
     """
     run = simulate or _simulated
 
@@ -42,25 +42,27 @@ def federated_trial(
     return trial
 
 
-def central_trial(name: str, shared: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Path], float]:
+def central_trial(
+    name: str, shared: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> Callable[[Mapping[str, Any], Path], float]:
     """Trials of a central model (`central_settings.KINDS`): the best validation NDCG@20 of a training on the train part.
 
     Parameters
     ----------
-    shared : run-config keys of data and seed, over the defaults.
+    shared : run-config keys of data and seed, over the defaults. fixed : settings of every trial, over the model's defaults.
     """
     from fastpfrec_flwr.baselines.central_graph import best_on_validation
-    from fastpfrec_flwr.data import prepare
-    from fastpfrec_flwr.data.preparation import split_settings
+    from fastpfrec_flwr.data.preparation import prepare_run
 
     kind = next(each for each in KINDS if each == name)
     config = parse_run_config({**default_values(), **shared})
-    split = prepare(config.data_set, config.data_dir or None, split_settings(config)).load()
+    split = prepare_run(config).load()
 
     def trial(values: Mapping[str, Any], place: Path) -> float:
-        settings = graph_settings(kind, values, config.seed)
+        tried = {**fixed, **values}
+        settings = graph_settings(kind, tried, config.seed)
         place.mkdir(parents=True, exist_ok=True)
-        write_settings(place / SETTINGS, values)
+        write_settings(place / SETTINGS, tried)
         began = time.monotonic()
         value, epochs, _ = best_on_validation(split, kind, settings)
         found = {"validation": {"ndcg@20": value}, "epochs": epochs, "seconds": time.monotonic() - began}
@@ -81,7 +83,10 @@ def _simulated(values: Mapping[str, Any]) -> Path:
 
 
 def _metric(folder: Path, name: str) -> float:
-    value = json.loads((folder / "summary.json").read_text())["validation"].get(name)
+    summary = json.loads((folder / "summary.json").read_text())
+    if summary["stopped"]:  # a run makes of Ctrl-C an orderly end; a trial of fewer rounds than the others is none
+        raise KeyboardInterrupt
+    value = summary["validation"].get(name)
     if value is None:
         raise RunError(f"{folder}: no finite validation {name}")
     return float(value)

@@ -1,8 +1,8 @@
 """Tuning a model: a declared space and budget (`tuning.toml`), chosen on validation, every draw seeded, resumable.
 
 Trial t is drawn by Optuna's TPE with seed `budget.seed` + t from the trials before it, and the first trial is the defaults, or what
-the file says for a data set. So the same command finds the same values, also if it was stopped in between; of a trial that was cut
-off nothing counts.
+the file says for a data set. The earliest of the best by four digits is chosen. So the same command finds the same values, also
+if it was stopped in between; of a trial that was cut off nothing counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 SPACES = Path(__file__).with_name("tuning.toml")
 # Random trials before TPE has something to go by; the defaults are one of them.
 _STARTUP = 5
+# Of a metric, that count: a mean over tens of thousands of users has a standard error of .001.
+_DIGITS = 4
 # Before the name of a central model, which may have a federated namesake.
 CENTRAL = "central-"
 # Values of a trial and the folder for its files -> validation metric.
@@ -42,7 +44,8 @@ class Space:
     Attributes
     ----------
     model : of `models()`. run : what all trials share: run-config keys, of a central model `data-set` alone.
-    dimensions : key -> low, high and log, or choices. first : their values in the first trial. trials, seed, metric : the budget.
+    fixed : of a central model, settings that all trials share. dimensions : key -> low, high and log, or choices.
+    first : their values in the first trial. trials, seed, metric : the budget.
     """
 
     model: str
@@ -52,6 +55,7 @@ class Space:
     trials: int
     seed: int
     metric: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def central(self) -> bool:
@@ -92,16 +96,19 @@ def load_space(model: str, data_set: str = "", path: Path = SPACES) -> Space:
         raise ConfigError(f"--data-sets must be some of {', '.join(data_sets)}, got {chosen!r}")
     budget = declared["budget"]
     name = model.removeprefix(CENTRAL)
+    part = declared["central" if name != model else "federated"]
+    here = {each: part.get(each, {}).get(chosen, {}) for each in ("fixed", "spaces", "first")}
+    fixed = here["fixed"].get(name, {})
     if name != model:
-        part, run = declared["central"], {"data-set": chosen}
-        defaults = next(told(graph_settings(kind)) for kind in KINDS if kind == name)
+        run = {"data-set": chosen}
+        defaults = next(told(graph_settings(kind, fixed)) for kind in KINDS if kind == name)
     else:
-        part, run = declared["federated"], {**declared["run"], **data_sets[chosen], "data-set": chosen}
+        run = {**declared["run"], **data_sets[chosen], "data-set": chosen}
         defaults = default_values()
-    dimensions = {**part["space"], **part["models"][name]}
-    first = {key: defaults[key] for key in dimensions}
-    first |= part.get("first", {}).get(chosen, {}).get(name, {})
-    return Space(model, run, dimensions, first, budget["trials"], budget["seed"], budget["metric"])
+    whole = {**part["space"], **part["models"][name]}
+    dimensions = {key: here["spaces"].get(key, how) for key, how in whole.items() if key not in fixed}
+    first = {**{key: defaults[key] for key in dimensions}, **here["first"].get(name, {})}
+    return Space(model, run, dimensions, first, budget["trials"], budget["seed"], budget["metric"], fixed)
 
 
 def tune(space: Space, folder: Path, run: Run, say: Callable[[str], None] = print) -> dict[str, Any]:
@@ -123,6 +130,8 @@ def tune(space: Space, folder: Path, run: Run, say: Callable[[str], None] = prin
     for trial in search.get_trials(deepcopy=False):
         if trial.state == _state("RUNNING"):
             search.tell(trial.number, state=_state("FAIL"))
+    if _counted(search) == 0 and not search.get_trials(deepcopy=False, states=[_state("WAITING")]):
+        search.enqueue_trial(dict(space.first))  # anew, if it was cut off
     while (number := _counted(search)) < space.trials:
         import optuna
 
@@ -140,11 +149,13 @@ def tune(space: Space, folder: Path, run: Run, say: Callable[[str], None] = prin
         told_values = " ".join(f"{key}={value}" for key, value in values.items())
         figures = f"validation {space.metric} {found:.4f}, best {search.best_value:.4f}"
         say(f"{space.model} {number + 1}/{space.trials}: {figures}; {told_values}")
-    if not any(trial.state == _state("COMPLETE") for trial in search.get_trials(deepcopy=False)):
+    done = [trial for trial in search.get_trials(deepcopy=False) if trial.state == _state("COMPLETE")]
+    if not done:
         raise ConfigError(f"{folder}: no trial of {space.model} came to an end; its trials/*/output.txt say why")
-    best = {key: _rounded(value) for key, value in search.best_params.items()}
-    chosen = {key: best[key] for key in space.dimensions}
-    _write_best(space, search.best_value, chosen, folder / "best.toml")
+    # The earliest of those with the same figure, as it is printed: beyond its digits is chance, and the first is the defaults.
+    best = max(done, key=lambda trial: (round(trial.value or 0.0, _DIGITS), -trial.number))
+    chosen = {key: _rounded(best.params[key]) for key in space.dimensions}
+    _write_best(space, best.value or 0.0, chosen, folder / "best.toml")
     return chosen
 
 
@@ -161,7 +172,7 @@ def tune_all(names: list[str], data_sets: list[str], root: Path, data_dir: str, 
         study = Study(root / name)
         shared = {**space.run, "seed": space.seed, "data-dir": data_dir}
         if space.central:
-            run = central_trial(space.name, shared)
+            run = central_trial(space.name, shared, space.fixed)
         else:
             run = federated_trial({**shared, "model": space.model}, space.metric)
         with study.lock():
@@ -180,13 +191,12 @@ def _open(space: Space, folder: Path) -> Search:
     folder.mkdir(parents=True, exist_ok=True)
     storage = JournalStorage(JournalFileBackend(str(folder / "trials.log")))
     search = optuna.create_study(storage=storage, study_name=space.model, direction="maximize", load_if_exists=True)
-    declared = json.dumps([space.run, space.dimensions, space.first, space.seed, space.metric], sort_keys=True)
+    shared = {**space.run, **space.fixed}
+    declared = json.dumps([shared, space.dimensions, space.first, space.seed, space.metric], sort_keys=True)
     before = search.user_attrs.setdefault("space", declared)
     if before != declared:
         raise ConfigError(f"{folder}: holds trials of another space; remove it or give another --output-dir")
     search.set_user_attr("space", declared)
-    if not search.get_trials(deepcopy=False):
-        search.enqueue_trial(dict(space.first))
     return search
 
 
@@ -223,6 +233,6 @@ def _write_best(space: Space, value: float, chosen: Mapping[str, Any], path: Pat
             if space.central
             else [f"data-set = {toml_value(space.run['data-set'])}\n", f"model = {toml_value(space.model)}\n"]
         ),
-        *(f"{key} = {toml_value(each)}\n" for key, each in chosen.items()),
+        *(f"{key} = {toml_value(each)}\n" for key, each in {**space.fixed, **chosen}.items()),
     ]
     write_atomically(path, "".join(lines).encode())

@@ -57,6 +57,12 @@ def silent(text):
     pass
 
 
+def assert_within(declared, values):
+    for key, how in declared.dimensions.items():
+        good = values[key] in how["choices"] if "choices" in how else how["low"] <= values[key] <= how["high"]
+        assert good, (key, values[key])
+
+
 def test_the_best_trial_is_chosen_and_written(tmp_path):
     runs = Formula()
     chosen = tune(space(), tmp_path, runs, silent)
@@ -70,8 +76,9 @@ def test_the_best_trial_is_chosen_and_written(tmp_path):
     assert parse_run_config({**default_values(), **written}).item_learning_rate == best[0]
 
 
-def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path):
-    whole, first, rest = Formula(), Formula(stop_after=4), Formula()
+@pytest.mark.parametrize("stop_after", [0, 1, 4])
+def test_a_search_that_was_stopped_goes_on_as_if_it_had_not_been(tmp_path, stop_after):
+    whole, first, rest = Formula(), Formula(stop_after=stop_after), Formula()
     expected = tune(space(), tmp_path / "whole", whole, silent)
     with pytest.raises(KeyboardInterrupt):
         tune(space(), tmp_path / "halves", first, silent)
@@ -88,6 +95,23 @@ def test_a_trial_without_a_figure_counts_and_is_not_chosen(tmp_path):
     assert [("failed" in line) for line in told] == [False, True, False]
     with pytest.raises(ConfigError, match="no trial of fedmf came to an end"):
         tune(space(trials=1), tmp_path / "none", Formula(fails=(1,)), silent)
+
+
+def test_of_trials_that_print_the_same_figure_the_earliest_is_chosen(tmp_path):
+    seen = []
+
+    def run(values, place):
+        seen.append(values)
+        return [0.11246, 0.11253, 0.11254, 0.1][len(seen) - 1]
+
+    assert tune(space(trials=4), tmp_path / "tie", run, silent) == seen[0]
+    seen.clear()
+
+    def better(values, place):
+        seen.append(values)
+        return [0.11246, 0.11261][len(seen) - 1]
+
+    assert tune(space(trials=2), tmp_path / "better", better, silent) == seen[1]
 
 
 def test_another_space_in_the_same_folder_is_refused(tmp_path):
@@ -124,14 +148,34 @@ def test_a_central_space_is_of_its_settings_and_starts_from_the_defaults(kind):
         )
 
 
-@pytest.mark.parametrize("model", ["fastpfrec", *BASELINES])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_fixed_for_a_central_model_on_a_data_set_is_not_searched_there(kind):
+    here, there = load_space(f"central-{kind}", "gowalla-1m"), load_space(f"central-{kind}", "yelp")
+    assert there.fixed == {}
+    assert here.fixed["negatives"] == 4
+    assert not set(here.fixed) & set(here.dimensions)
+    assert set(there.dimensions) <= set(here.fixed) | set(here.dimensions)
+    assert here.dimensions["l2"] != there.dimensions["l2"]
+    settings = told(graph_settings(kind, {**here.fixed, **here.first}))
+    assert {key: settings[key] for key in here.fixed} == here.fixed
+    assert settings["layers"] == (0 if kind == "mf" else 3)
+
+
+def test_what_is_fixed_is_written_with_what_was_chosen(tmp_path):
+    fixed = {"negatives": 4, "sampling": "users"}
+    central = space(model="central-mf", run={"data-set": "synthetic"}, trials=1, fixed=fixed)
+    chosen = tune(central, tmp_path, Formula(), silent)
+    assert tomllib.loads((tmp_path / "best.toml").read_text()) == {**fixed, **chosen}
+    with pytest.raises(ConfigError, match="trials of another space"):
+        tune(space(model="central-mf", run=central.run, trials=1), tmp_path, Formula(), silent)
+
+
+@pytest.mark.parametrize("model", models())
 def test_the_first_trial_on_gowalla_1m_is_of_the_space(model):
     declared = load_space(model, "gowalla-1m")
-    assert declared.first != {key: default_values()[key] for key in declared.dimensions}
+    assert declared.first != load_space(model, "yelp").first
     assert set(declared.first) == set(declared.dimensions)
-    for key, how in declared.dimensions.items():
-        value = declared.first[key]
-        assert value in how["choices"] if "choices" in how else how["low"] <= value <= how["high"], key
+    assert_within(declared, declared.first)
 
 
 def test_models_are_compared_on_the_footing_that_they_were_tuned_on():
@@ -179,20 +223,18 @@ def test_the_shipped_values_are_of_the_declared_space(path):
     assert values["data-set"] == ("gowalla-100k" if path.parent.name == "baselines" else path.parent.name)
     assert values["model"] == path.stem
     assert set(values) == {"data-set", "model", *declared.dimensions}
-    for key, how in declared.dimensions.items():
-        good = values[key] in how["choices"] if "choices" in how else how["low"] <= values[key] <= how["high"]
-        assert good, (key, values[key])
+    assert_within(declared, values)
 
 
 # ---- trials ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_federated_trial_is_a_run_of_its_configuration(tmp_path):
-    seen = []
+    seen, stopped = [], False
 
     def simulate(values):
         seen.append(values)
-        (tmp_path / "summary.json").write_text(json.dumps({"validation": {"ndcg@20": 0.25}}))
+        (tmp_path / "summary.json").write_text(json.dumps({"validation": {"ndcg@20": 0.25}, "stopped": stopped}))
         return tmp_path
 
     shared = {"data-set": "synthetic", "model": "fedmf", "seed": 4, "num-rounds": 3}
@@ -203,15 +245,23 @@ def test_a_federated_trial_is_a_run_of_its_configuration(tmp_path):
     assert (values["l2"], values["threads"], values["output-dir"]) == (0.02, 1, str(tmp_path / "000"))
     with pytest.raises(RunError, match="no finite validation hit@3"):
         federated_trial(shared, "hit@3", simulate)({}, tmp_path)
+    stopped = True
+    with pytest.raises(KeyboardInterrupt):  # its figure is of fewer rounds than the others'
+        trial({"l2": 0.02}, tmp_path / "000")
 
 
 def test_a_central_trial_trains_on_train_and_looks_at_validation(tmp_path):
-    trial = central_trial("mf", {"data-set": "synthetic", "seed": 2})
+    trial = central_trial("mf", {"data-set": "synthetic", "seed": 2}, {"negatives": 2, "epochs": 99})
     short = {"epochs": 4, "every": 2, "embedding-dim": 8}
     longer = trial({**short, "epochs": 40, "every": 20}, tmp_path / "001")
     assert 0 <= trial(short, tmp_path / "000") < longer < 1
     assert json.loads((tmp_path / "001" / "summary.json").read_text())["validation"]["ndcg@20"] == longer
-    assert tomllib.loads((tmp_path / "001" / "settings.toml").read_text()) == {**short, "epochs": 40, "every": 20}
+    assert tomllib.loads((tmp_path / "001" / "settings.toml").read_text()) == {
+        "negatives": 2,
+        **short,
+        "epochs": 40,
+        "every": 20,
+    }
     with pytest.raises(ConfigError, match="'gamma' is no setting of a central model"):
         trial({"gamma": 1}, tmp_path / "002")
 
@@ -220,9 +270,13 @@ CENTRAL = sorted((ROOT / "conf" / "central").rglob("*.toml"))
 
 
 @pytest.mark.parametrize("path", CENTRAL, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_the_shipped_central_settings_are_settings(path):
+def test_the_shipped_central_settings_are_of_the_declared_space(path):
     values = tomllib.loads(path.read_text())
     assert path.stem in KINDS
     assert central_values(path.stem, path.parent.name) == values
+    declared = load_space(f"central-{path.stem}", path.parent.name)
+    assert {key: values[key] for key in declared.fixed} == declared.fixed
+    assert set(values) == {*declared.fixed, *declared.dimensions}
+    assert_within(declared, values)
     for key, value in told(graph_settings(path.stem, values)).items():
         assert value == values.get(key, value)
