@@ -187,7 +187,8 @@ class Federation:
 
     def end(self) -> None:
         for process in reversed(self._processes):
-            self.kill(process)
+            with suppress(subprocess.TimeoutExpired):  # on a busy machine; the others must end all the same
+                self.kill(process)
 
     def children(self, process: subprocess.Popen[bytes] | None, name: str) -> list[int]:
         """Processes that a process started, they or theirs, by the name of their command."""
