@@ -91,7 +91,7 @@ def refuse_device_keys(values: Mapping[str, Any]) -> None:
     ------
     ConfigError naming the key. Its owner would believe that its file is used, its limit is kept, and its noise is its own.
     """
-    wrong = next((key for key in ("data-path", "epsilon-limit") if values.get(key)), None)
+    wrong = next((key for key in ("data-path", "epsilon-limit") if values.get(key) not in (None, "")), None)
     if wrong is not None:
         raise ConfigError(
             f"node-config: {wrong} is for real devices and partition-id for simulations, whose seed the server knows; leave "

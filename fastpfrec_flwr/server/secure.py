@@ -139,7 +139,8 @@ class SecureFastPFRec(FastPFRec):
             threshold = max(group_threshold(len(members), config.dropout_fraction), least)
             if len(members) < threshold:
                 sums.refused += [
-                    f"secure sum: {len(members)} clients of a group came, at least {threshold} are wanted"
+                    f"secure sum: {len(members)} clients of a group came, at least {threshold} are wanted (dropout-fraction says "
+                    "how many may be missing)"
                 ] * len(members)
                 continue
             groups.append(Group(members, [hellos[nonce] for nonce in members.tolist()], threshold))
