@@ -18,14 +18,14 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.__main__ import DataDir, Output
 from benchmarks.setup import configuration
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.config import RunConfig
-from fastpfrec_flwr.data.preparation import prepare, split_settings
+from fastpfrec_flwr.console import plain_console
+from fastpfrec_flwr.data.preparation import prepare_run
 from fastpfrec_flwr.data.types import Split
 from fastpfrec_flwr.evaluation.metrics import metrics, per_user_metrics, sum_up
 from fastpfrec_flwr.evaluation.rows import Rows
@@ -108,7 +108,7 @@ def users(
 ) -> None:
     """New users, by the number of items that are known of them."""
     config = configuration(data_set, data_dir, num_rounds=rounds, seed=seed, threads=threads)
-    split = prepare(config.data_set, config.data_dir or None, split_settings(config)).load()
+    split = prepare_run(config).load()
     ids, pairs = split.item_ids.tolist(), known_pairs(split)
     generator = derive_generator(seed, "new users")
     order = generator.permutation(split.num_users)
@@ -150,7 +150,7 @@ def items(
 ) -> None:
     """New items: those of the held-back users' items that are new, ranked among everything and among the new ones alone."""
     config = configuration(data_set, data_dir, num_rounds=rounds, seed=seed, threads=threads)
-    split = prepare(config.data_set, config.data_dir or None, split_settings(config)).load()
+    split = prepare_run(config).load()
     generator = derive_generator(seed, "new items")
     count = split.num_items // 20
     # New items stand at the end of the catalogue.
@@ -201,7 +201,7 @@ def show(title: str, rows: list[dict[str, Any]], output: str) -> None:
     table = Table(*rows[0], title=title)
     for row in rows:
         table.add_row(*(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()))
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
     if output:
         Path(output).write_text(json.dumps({"title": title, "rows": rows}, indent=1) + "\n")
 

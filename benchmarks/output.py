@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from fastpfrec_flwr.console import plain_console
 from fastpfrec_flwr.files import write_atomically
 from fastpfrec_flwr.parallel import available_threads
 from fastpfrec_flwr.server.run_folder import versions
@@ -48,7 +48,7 @@ def show(name: str, figures: list[Line]) -> None:
         table.add_column(column, justify="right")
     for line in figures:
         table.add_row(*(f"{value:.2f}" if isinstance(value, float) else str(value) for value in line.values()))
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
 
 
 def ratios(old: list[Line], new: list[Line]) -> list[Line]:

@@ -50,16 +50,16 @@ def _run_config(options: list[str] | None, **changes: str) -> dict[str, Any]:
 @data_app.command("list")
 def list_command(data_dir: DataDir = "") -> None:
     """List the named data sets and where they were found."""
-    from rich.console import Console
     from rich.table import Table
 
+    from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.data.commands import list_data_sets
 
     with plain_errors():
         table = Table("name", "found", "origin")
         for row in list_data_sets(data_dir or None):
             table.add_row(row["name"], row["found"], row["origin"])
-        Console(markup=False, emoji=False).print(table)
+        plain_console().print(table)
 
 
 @data_app.command()
@@ -78,8 +78,9 @@ def fetch(
 @data_app.command()
 def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", run_config: Settings = None) -> None:
     """Read and split a data set and say what was read and dropped."""
-    from rich.console import Console
     from rich.table import Table
+
+    from fastpfrec_flwr.console import plain_console
 
     with plain_errors(), _progress_bar() as progress:
         from fastpfrec_flwr.config import parse_run_config
@@ -93,7 +94,7 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
     for key, value in report.items():
         for line, cell in _lines(key, value):
             table.add_row(line.replace("_", " "), cell)
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
 
 
 def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -143,8 +144,7 @@ def privacy(
     """Print what a configuration costs in privacy, against whom and why, without running it."""
     import json
 
-    from rich.console import Console
-
+    from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.privacy.proposal import OBSERVERS
 
     if observer not in OBSERVERS:
@@ -173,7 +173,7 @@ def privacy(
         told = ledger.to_dict() | ({"proposal": proposal.to_dict()} if proposal else {})
         typer.echo(json.dumps(told, indent=2))
         return
-    console = Console(markup=False, emoji=False)
+    console = plain_console()
     print_ledger(ledger, console)
     if proposal:
         print_proposal(proposal, config.noise_scale if config.noise != "none" else 0.0, console)
@@ -197,8 +197,9 @@ def references(
     run_config: Settings = None,
 ) -> None:
     """Measure popularity and ItemKNN, with the data in one place: what a federated model has to beat."""
-    from rich.console import Console
     from rich.table import Table
+
+    from fastpfrec_flwr.console import plain_console
 
     if part not in ("test", "validation"):
         raise typer.BadParameter("must be test or validation", param_hint="--part")
@@ -213,7 +214,7 @@ def references(
     table = Table("metric", *(name.replace("_", " ") for name in found), title=f"{prepared.name}, {part}")
     for metric in next(iter(found.values())):
         table.add_row(metric, *(f"{values[metric]:.4f}" for values in found.values()))
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
 
 
 @contextmanager

@@ -23,12 +23,11 @@ def audit(
     output_dir: Annotated[str, typer.Option(help="Where the tables go; empty: nowhere but here.")] = "",
 ) -> None:
     """Attack the privacy of a configuration: what each observer can tell from its uploads, with and without each protection."""
-    from rich.console import Console
-
     from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
+    from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
 
-    console = Console(markup=False, emoji=False)
+    console = plain_console()
     with plain_errors():
         values = merge_options(run_config or [], default_values()) | ({"data-dir": data_dir} if data_dir else {})
         config = parse_run_config(with_absolute_paths(values))

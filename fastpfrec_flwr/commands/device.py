@@ -41,8 +41,9 @@ def show(state_dir: StateDir = "", as_json: Annotated[bool, typer.Option("--json
         plain = [{**each, "epsilon": _number(each["epsilon"])} for each in trainings]
         typer.echo(json.dumps({"state_dir": str(root), "users": users, "trainings": plain}, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from fastpfrec_flwr.console import plain_console
 
     table = Table(
         "training",
@@ -61,7 +62,7 @@ def show(state_dir: StateDir = "", as_json: Annotated[bool, typer.Option("--json
             time.strftime("%Y-%m-%d %H:%M", time.localtime(each["at"])), f"{each['epsilon']:,.6g}",
             "kept" if each["kept"] else "gone",
         )  # fmt: skip
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
     typer.echo(f"{users} users have been on this device")
 
 

@@ -81,14 +81,15 @@ def _print(found: Recommendations, output: str) -> None:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         writer.writerows([("rank", "item", "title", "score"), *rows])
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from fastpfrec_flwr.console import plain_console
 
     titled = any(title for _, _, title, _ in rows)
     table = Table("", "item", *(["title"] if titled else []), "score")
     for rank, item, title, score in rows:
         table.add_row(rank, item, *([title] if titled else []), score)
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
 
 
 def export(
@@ -140,8 +141,9 @@ def measure(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    from rich.console import Console
     from rich.table import Table
+
+    from fastpfrec_flwr.console import plain_console
 
     table = Table("export", "MB", "HR@10", "NDCG@10", "HR@20", "NDCG@20", "same top 10", "ms a list", title=run.name)
     for row in rows:
@@ -150,7 +152,7 @@ def measure(
             *(f"{row[key]:.4f}" for key in ("hit_ratio_micro@10", "ndcg@10", "hit_ratio_micro@20", "ndcg@20")),
             f"{row['overlap']:.4f}", f"{row['milliseconds']:.2f}",
         )  # fmt: skip
-    Console(markup=False, emoji=False).print(table)
+    plain_console().print(table)
 
 
 def serve(

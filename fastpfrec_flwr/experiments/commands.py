@@ -129,7 +129,7 @@ def status(
     quick: Annotated[bool, typer.Option("--quick", help="The quick study of that name.")] = False,
 ) -> None:
     """Say how far a study is, why runs failed, and what it found so far."""
-    from rich.console import Console
+    from fastpfrec_flwr.console import plain_console
 
     with plain_errors():
         from fastpfrec_flwr.experiments.study import default_study
@@ -140,7 +140,7 @@ def status(
         if not path.is_dir():
             path = default_study(load_suite(name).name, quick)
         table, failures = status_table(path)
-        console = Console(width=None if os.isatty(1) else 160, markup=False, emoji=False)
+        console = plain_console(None if os.isatty(1) else 160)
         console.print(str(path), highlight=False)
         console.print(table)
         for line in failures:
@@ -149,11 +149,10 @@ def status(
 
 
 def _print_tables(path: Path) -> None:
-    from rich.console import Console
-
+    from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.experiments.table import study_tables
 
-    console = Console(width=None if os.isatty(1) else 200, markup=False, emoji=False)
+    console = plain_console(None if os.isatty(1) else 200)
     for table in study_tables(path):
         console.print(table)
 

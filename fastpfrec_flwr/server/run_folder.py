@@ -8,6 +8,7 @@ import json
 import math
 import platform
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -199,13 +200,12 @@ def choose_run_folder(config: RunConfig, name: str) -> RunFolder:
 
     runs = Path(platformdirs.user_data_path(APP, appauthor=False)) / "runs"
     path = runs / name
-    for number in itertools.count(2):  # two runs may begin in the same second
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            path = runs / f"{name}-{number}"
-        except OSError:
-            break  # told below
-        else:
-            break
+    with suppress(OSError):  # told below
+        runs.mkdir(parents=True, exist_ok=True)
+        for number in itertools.count(2):  # two runs may begin in the same second
+            try:
+                path.mkdir()
+                break
+            except FileExistsError:
+                path = runs / f"{name}-{number}"
     return RunFolder(path, config.log_format)

@@ -38,6 +38,10 @@ def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(monkeypatc
     config = parse_run_config(settings_of({"output_dir": ""}))
     found = [choose_run_folder(config, "now").path for _ in range(3)]
     assert [path.relative_to(tmp_path).as_posix() for path in found] == ["runs/now", "runs/now-2", "runs/now-3"]
+    monkeypatch.setattr(platformdirs, "user_data_path", lambda *names, **more: tmp_path / "file")
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="must be a folder that can be written"):
+        choose_run_folder(config, "now")
 
 
 # ---- what a run leaves -----------------------------------------------------------------------------------------------
