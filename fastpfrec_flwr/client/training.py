@@ -87,6 +87,34 @@ def train_cohort(
         return LocalUpdates(
             graphs.items, graphs.pointer, changes, private, np.zeros(graphs.num_users), graphs.own_counts
         )
+
+    def train(first: int, last: int) -> LocalUpdates:
+        return _train(
+            item_table, weights, graphs.part(first, last), private[first:last], keys[first:last], config, refresh,
+            report_loss, device, threads, None if deviations is None else deviations[first:last],
+        )  # fmt: skip
+
+    if device == "cpu":
+        return train(0, graphs.num_users)
+    from fastpfrec_flwr.client.accelerator import in_parts_that_fit  # and with it torch
+
+    return _joined(in_parts_that_fit(train, graphs.num_users))
+
+
+def _train(
+    item_table: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    graphs: LocalGraphs,
+    private: NDArray[np.float32],
+    keys: NDArray[np.uint64],
+    config: RunConfig,
+    refresh: bool,
+    report_loss: bool,
+    device: str,
+    threads: int,
+    deviations: list[Deviation] | None,
+) -> LocalUpdates:
+    """`train_cohort` by the form of the step that is right for the variant and the device."""
     plan = plan_cohort(graphs, keys, config.negatives == "shared", config.num_negatives, threads)
     simple = config.local_optimizer == "sgd" and config.negatives == "shared" and deviations is None
     if simple and device == "cpu" and config.encoder == "lightgcn":
@@ -94,11 +122,34 @@ def train_cohort(
         return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
     if simple and device == "cpu":
         return train_compiled(item_table, weights, graphs, private, plan, config, refresh, report_loss, threads)
-    from fastpfrec_flwr.client.autograd_step import autograd_step  # and with it torch
+    if simple and config.encoder == "fastgnn":
+        from fastpfrec_flwr.client.operators_step import operators_step
 
-    local = item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
-    result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
+        result = operators_step(item_table, weights, private, graphs, plan, config, refresh, device)
+    else:
+        from fastpfrec_flwr.client.autograd_step import autograd_step
+
+        local = (
+            item_table[plan.rows] if deviations is None else local_rows(item_table, plan.rows, plan.pointer, deviations)
+        )
+        result = autograd_step(local, weights, private, graphs, plan, config, refresh, device)
     return LocalUpdates(plan.rows, plan.pointer, result.changes, result.private, result.losses, graphs.own_counts)
+
+
+def _joined(parts: list[LocalUpdates]) -> LocalUpdates:
+    """The updates of all parts of a cohort, one after the other."""
+    if len(parts) == 1:
+        return parts[0]
+    rows = np.cumsum([0] + [len(part.rows) for part in parts])
+    pointer = [part.pointer[1:] + before for part, before in zip(parts, rows[:-1], strict=True)]
+    return LocalUpdates(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([np.zeros(1, np.int64), *pointer]),
+        np.concatenate([part.changes for part in parts]),
+        np.concatenate([part.private for part in parts]),
+        np.concatenate([part.losses for part in parts]),
+        np.concatenate([part.own_counts for part in parts]),
+    )
 
 
 def can_train(graphs: LocalGraphs) -> NDArray[np.bool_]:

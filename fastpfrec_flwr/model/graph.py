@@ -49,6 +49,15 @@ class LocalGraphs:
         """(users,) |N'(u)|."""
         return np.diff(self.pointer)
 
+    def part(self, first: int, last: int) -> LocalGraphs:
+        """The stars of users [first, last)."""
+        if (first, last) == (0, self.num_users):
+            return self
+        begin, end = self.pointer[first], self.pointer[last]
+        return LocalGraphs(
+            self.items[begin:end], self.pointer[first : last + 1] - begin, self.own_counts[first:last], self.num_items
+        )
+
 
 def build_local_graphs(
     items: NDArray[np.int32],

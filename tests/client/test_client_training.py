@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cohorts import end_to_end
 from dense_reference import cohort_step
-from two_forms import CCL, autograd, close, cohort_for, compiled, small_config
+from two_forms import CCL, autograd, close, cohort_for, compiled, operators, small_config
 
 from fastpfrec_flwr.client import autograd_step as autograd_module
 from fastpfrec_flwr.client.deviation import no_deviation
@@ -43,7 +43,7 @@ MORE_VARIANTS = {
 
 @pytest.mark.parametrize("refresh", [False, True], ids=["plain", "refresh"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_compiled_equals_autograd_and_the_formulas(name, refresh):
+def test_all_three_forms_equal_the_formulas(name, refresh):
     config = small_config(**VARIANTS[name])
     cohort = cohort_for(config)
     fast = compiled(cohort, config, refresh)
@@ -51,7 +51,7 @@ def test_compiled_equals_autograd_and_the_formulas(name, refresh):
     changes, private, losses = cohort_step(cohort, plan, config, refresh)
     assert (fast.rows == plan.rows).all()
     assert (fast.pointer == plan.pointer).all()
-    for result in (fast, slow):
+    for result in (fast, slow, operators(cohort, config, refresh)):
         close(result.changes, changes)
         close(result.private, private)
         close(result.losses, losses)
@@ -97,7 +97,7 @@ def test_users_of_one_item_without_false_items(name, refresh):
     fast = compiled(cohort, config, refresh)
     plan, slow = autograd(cohort, config, refresh)
     changes, private, losses = cohort_step(cohort, plan, config, refresh)
-    for result in (fast, slow):
+    for result in (fast, slow, operators(cohort, config, refresh)):
         close(result.changes, changes)
         close(result.private, private)
         close(result.losses, losses)
@@ -108,7 +108,7 @@ def test_saturated_scores_stay_finite():
     cohort = cohort_for(config, spread=30.0)
     fast = compiled(cohort, config)
     _, slow = autograd(cohort, config)
-    for result in (fast, slow):
+    for result in (fast, slow, operators(cohort, config)):
         assert np.isfinite(result.changes).all()
         assert np.isfinite(result.losses).all()
     close(fast.changes, slow.changes)

@@ -1,9 +1,10 @@
-"""The local step of a small cohort in its compiled and in its autograd form."""
+"""The local step of a small cohort in its three forms: compiled, in torch's operators, and by autograd."""
 
 import numpy as np
 from cohorts import Cohort, random_cohort, run_config
 
 from fastpfrec_flwr.client.autograd_step import autograd_step
+from fastpfrec_flwr.client.operators_step import BLOCK_BYTES, operators_step
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import train_cohort
 from fastpfrec_flwr.model.fastgnn import norm_weights
@@ -35,6 +36,13 @@ def autograd(cohort: Cohort, config, refresh=False):
         cohort.table[plan.rows], cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, "cpu"
     )
     return plan, result
+
+
+def operators(cohort: Cohort, config, refresh=False, block_bytes=BLOCK_BYTES):
+    plan = plan_cohort(cohort.graphs, cohort.keys, True, config.num_negatives)
+    return operators_step(
+        cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, "cpu", block_bytes
+    )
 
 
 def close(got, expected, tolerance=2e-5):

@@ -1,0 +1,199 @@
+"""The local step in closed form in torch's operators: what accelerators run for what `compiled_step` covers on CPUs.
+
+Users of like size are padded to one block and go through batched products. Nothing in a step waits for the device: sizes are
+known on the host, padding is masked by arithmetic, and what it would write goes to one row too many that nobody reads. No
+operator here adds up in an order that changes from run to run. Tests hold it to the formulas, to `compiled_step` and to
+`autograd_step`, and run it on a device whose values cannot be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fastpfrec_flwr.client.plan import CohortPlan
+from fastpfrec_flwr.client.step_result import StepResult
+from fastpfrec_flwr.config import RunConfig
+from fastpfrec_flwr.model.graph import LocalGraphs
+
+# Of a block's own tensors; what they are made of takes about as much again for a moment.
+BLOCK_BYTES = 256 << 20
+
+
+class Block(NamedTuple):
+    """Some users, padded to the most items D and negatives S of them.
+
+    Attributes
+    ----------
+    rows : (users, D, k) of the table for N', own items first. against : (users, S, k) for the negatives.
+    private : (users, k). weights : (users, D) norm weights, 0 beyond N'.
+    own : (users, D), 1 where an own item stands, else 0. valid : (users, S), 1 where a negative stands, else 0.
+    degrees : (users,) |N'|, float32.
+    """
+
+    rows: Tensor
+    against: Tensor
+    private: Tensor
+    weights: Tensor
+    own: Tensor
+    valid: Tensor
+    degrees: Tensor
+
+
+class BlockResult(NamedTuple):
+    """Changes of a block's `rows` and `against`, its new private vectors and losses, shapes as there; (users,) losses."""
+
+    rows: Tensor
+    against: Tensor
+    private: Tensor
+    losses: Tensor
+
+
+def operators_step(
+    table: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    private: NDArray[np.float32],
+    graphs: LocalGraphs,
+    plan: CohortPlan,
+    config: RunConfig,
+    refresh: bool,
+    device: str,
+    block_bytes: int = BLOCK_BYTES,
+    step: Callable[[Block, RunConfig, bool], BlockResult] | None = None,
+) -> StepResult:
+    """One SGD step for each user of a cohort, with a shared negative set.
+
+    Parameters
+    ----------
+    table : (items, k). weights : (items,) norm weights. private : (users, k) p_u.
+    refresh : whether this round's item rows are refreshed by convolution.
+    device : torch device. block_bytes : that a block of users may take.
+    step : that takes a block's step; None for `block_step`.
+    """
+    changes, vectors, losses = cohort_on_device(
+        table, weights, private, graphs, plan, config, refresh, device, block_bytes, step or block_step
+    )
+    return StepResult(changes.cpu().numpy(), vectors.cpu().numpy(), losses.double().cpu().numpy())
+
+
+@torch.no_grad()
+def cohort_on_device(
+    table: NDArray[np.float32],
+    weights: NDArray[np.float32],
+    private: NDArray[np.float32],
+    graphs: LocalGraphs,
+    plan: CohortPlan,
+    config: RunConfig,
+    refresh: bool,
+    device: str,
+    block_bytes: int,
+    step: Callable[[Block, RunConfig, bool], BlockResult],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`operators_step` with its results left on the device: (touched, k) changes, (users, k) vectors, (users,) losses."""
+
+    def there(array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    on_device, norms, before = there(table), there(weights), there(private)
+    touched, items = there(plan.rows), there(graphs.items)
+    slots, places = there(plan.edge_slots), there(plan.negative_slots)
+    starts, degrees, own_counts = there(graphs.pointer[:-1]), there(graphs.degrees), there(graphs.own_counts)
+    users, k = private.shape
+    # The last row takes what padding would write.
+    changes = torch.empty((len(plan.rows) + 1, k), device=device)
+    vectors, losses = torch.empty((users, k), device=device), torch.empty(users, device=device)
+    order = np.argsort(graphs.degrees, kind="stable")
+    of_order = there(order)
+    for first, last in _blocks(graphs.degrees[order], plan.negative_slots.shape[1], k, block_bytes):
+        block = of_order[first:last]
+        place = torch.arange(int(graphs.degrees[order[last - 1]]), device=device)
+        inside = place < degrees[block, None]
+        edges = torch.where(inside, starts[block, None] + place, 0)
+        neighbours, negatives = items[edges].long(), places[block]
+        valid = negatives >= 0
+        found = step(
+            Block(
+                on_device[neighbours], on_device[touched[negatives.clamp(min=0)].long()], before[block],
+                norms[neighbours] * inside, (place < own_counts[block, None]).float(), valid.float(), degrees[block].float(),
+            ),
+            config, refresh,
+        )  # fmt: skip
+        changes[torch.where(inside, slots[edges], len(plan.rows))] = found.rows
+        changes[torch.where(valid, negatives, len(plan.rows))] = found.against
+        vectors[block], losses[block] = found.private, found.losses
+    return changes[:-1], vectors, losses
+
+
+def _blocks(degrees: NDArray[np.int64], width: int, k: int, block_bytes: int) -> Iterator[tuple[int, int]]:
+    """First and last place of each block of users with ascending `degrees`: as many as fit, one at least."""
+    first = 0
+    while first < len(degrees):
+        last = first + 1
+        while last < len(degrees) and (last + 1 - first) * _bytes_of(int(degrees[last]), width, k) <= block_bytes:
+            last += 1
+        yield first, last
+        first = last
+
+
+def _bytes_of(degree: int, width: int, k: int) -> int:
+    """What a user takes in a block: users, targets and gradients of its items, negatives and their changes, and its scores."""
+    return 4 * (6 * degree * k + 3 * width * k + 2 * degree * width)
+
+
+def block_step(block: Block, config: RunConfig, refresh: bool) -> BlockResult:
+    """One step of FastGNN for users padded to one size, in closed form."""
+    rows, against, private, weights, own, valid, degrees = block
+    mine = own[:, :, None]
+    # Of sum_j over N' without the own item (leave-one-out) or with it, and of an item refreshed by convolution.
+    left = degrees - 1 if config.leave_one_out else degrees
+    spread = (config.neighbour_weight / left.clamp(min=1).sqrt() * (left > 0))[:, None, None]
+    kept = config.user_weight if refresh else 1.0
+    pull = (config.neighbour_weight / degrees.clamp(min=1).sqrt() * float(refresh))[:, None]
+    weighted = weights[:, :, None] * rows
+    around = weighted.sum(dim=1, keepdim=True)
+    around = around - weighted if config.leave_one_out else around
+    users = (config.user_weight * private[:, None] + spread * around) * mine
+    targets = (kept * rows + (pull * private)[:, None]) * mine
+    lengths = users.norm(dim=2, keepdim=True).clamp(min=1e-12)
+    cosine = config.loss == "ccl"
+    if cosine:
+        users = users / lengths
+    positive = (users * targets).sum(dim=2)
+    counts = valid.sum(dim=1).clamp(min=1)
+    scores = torch.bmm(users, against.mT)
+    pairs = mine * (valid / counts[:, None])[:, None]  # (users, D, S) a pair's share of its positive's loss
+    if cosine:
+        over = scores - config.margin
+        slope = config.negative_weight * pairs * (over > 0)
+        lift = own
+        losses = (slope * over).sum(dim=(1, 2)) + ((1.0 - positive) * own).sum(dim=1)
+    else:
+        over = scores - positive[:, :, None]
+        slope = torch.sigmoid(over) * pairs
+        lift = slope.sum(dim=2)
+        losses = (torch.nn.functional.softplus(over) * pairs).sum(dim=(1, 2))
+    # From here on: gradients of the loss.
+    of_users = torch.bmm(slope, against) - lift[:, :, None] * targets
+    of_targets = -lift[:, :, None] * users
+    if cosine:
+        of_users = (of_users - (of_users * users).sum(dim=2, keepdim=True) * users) / lengths
+    total = of_users.sum(dim=1, keepdim=True)
+    through = total - of_users if config.leave_one_out else total
+    of_rows = spread * weights[:, :, None] * through + kept * of_targets + config.l2 * rows * mine
+    decay = config.l2 * own.sum(dim=1) / counts
+    of_against = torch.bmm(slope.mT, users) + decay[:, None, None] * against
+    of_private = config.user_weight * total[:, 0] + pull * of_targets.sum(dim=1) + config.user_l2 * private
+    if config.unit_rows:
+        of_rows = of_rows - (of_rows * rows).sum(dim=2, keepdim=True) * rows
+        of_against = of_against - (of_against * against).sum(dim=2, keepdim=True) * against
+    return BlockResult(
+        -config.item_learning_rate * of_rows,
+        -config.item_learning_rate * of_against,
+        private - config.user_learning_rate * of_private,
+        losses,
+    )
