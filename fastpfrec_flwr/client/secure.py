@@ -49,18 +49,21 @@ class SecureRound:
         """Step 1: the clients' public keys."""
         return {nonce: member.hello() for nonce, member in self.members.items()}
 
-    def share(self, groups: list[Group], dropout_fraction: float) -> Parcels:
+    def share(self, groups: list[Group], dropout_fraction: float, least: int = 0) -> Parcels:
         """Step 2: what each client seals for the others of its group.
 
         Parameters
         ----------
-        dropout_fraction : the device's own idea of how many may fail; a relay that asks for a lower threshold is refused.
+        dropout_fraction, least : the device's own idea of how many may fail, and of the fewest that a sum may be opened for, on
+            which its noise and what its ledger says rest; a relay that asks for a lower threshold is refused.
         """
         found = []
         for group in groups:
-            if group.threshold < group_threshold(len(group.nonces), dropout_fraction) or len(group.nonces) < 3:
+            lowest = max(group_threshold(len(group.nonces), dropout_fraction), least)
+            if group.threshold < lowest or len(group.nonces) < max(lowest, 3):
                 raise RefusedError(
-                    f"secure sum: a group of {len(group.nonces)} with threshold {group.threshold} opens too easily"
+                    f"secure sum: a group of {len(group.nonces)} with threshold {group.threshold} opens too easily: this device "
+                    f"counts on {lowest} clients (clients-per-round, num-trusted-nodes, dropout-fraction)"
                 )
             by_number = group.by_number
             for nonce in group.nonces.tolist():

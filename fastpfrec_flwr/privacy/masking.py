@@ -38,6 +38,11 @@ def group_threshold(members: int, dropout_fraction: float) -> int:
     return max(members // 2 + 1, math.ceil((1.0 - dropout_fraction) * members - 1e-9))
 
 
+def least_in_sum(clients: int, nodes: int, dropout_fraction: float) -> int:
+    """How many of a round's `clients`, shared out evenly among `nodes`, every sum that is opened holds."""
+    return group_threshold(clients // nodes, dropout_fraction)
+
+
 def mask_uploads(
     uploads: PrivatizedUploads, members: dict[int, Member], sharing: dict[int, Sequence[int]], num_items: int
 ) -> MaskedUploads:

@@ -7,7 +7,7 @@ import math
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.privacy.accountant import Bound, Cost, clients_beside, compose, shuffled
 from fastpfrec_flwr.privacy.lines import Line, Setting, user_adjacency
-from fastpfrec_flwr.privacy.masking import group_threshold
+from fastpfrec_flwr.privacy.masking import least_in_sum
 from fastpfrec_flwr.privacy.upload_costs import upload_costs
 
 
@@ -93,8 +93,8 @@ class _UploadLines:
     def _of_secure_sums(self) -> list[Line]:
         """Everybody beyond the device sees sums over groups of a fixed size, and nothing of one that lost too many."""
         setting, config = self.setting, self.config
-        members = setting.clients // config.num_trusted_nodes
-        clients = max(group_threshold(members, config.dropout_fraction) - setting.colluding, 1)
+        least = least_in_sum(setting.clients, config.num_trusted_nodes, config.dropout_fraction)
+        clients = max(least - setting.colluding, 1)
         share, count_share = self.cost.summed_over(clients), self.counts.summed_over(clients)
         one = compose([(share + count_share, 1)], setting.delta)
         whole = self.total(share, count_share, setting.delta)

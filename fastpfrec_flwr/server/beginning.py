@@ -103,6 +103,11 @@ def begin_run(
             f"num-trusted-nodes must be <= the users of the data set ({nodes.num_users}), "
             f"got {config.num_trusted_nodes}; lower num-trusted-nodes"
         )
+    if nodes.deployed and config.secure_sum and config.clients_per_round > nodes.num_users:
+        raise RunError(
+            f"clients-per-round must be <= the users of all devices ({nodes.num_users}) with secure-sum, got "
+            f"{config.clients_per_round}: each device counts on that many and would refuse smaller sums; lower clients-per-round"
+        )
     log.begin(_facts(nodes, report, state_id), own)
     subject = Subject(
         config,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport, secure
 from fastpfrec_flwr.messages.secure import Group, Parcels
-from fastpfrec_flwr.privacy.masking import group_threshold
+from fastpfrec_flwr.privacy.masking import group_threshold, least_in_sum
 from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask
 from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.server.receiving import Received
@@ -131,8 +131,8 @@ class SecureFastPFRec(FastPFRec):
         order = generator.permutation(len(nonces))
         config = self._config
         # What the ledger counts on, also where fewer say hello: then fewer may fail later.
-        wanted = min(self._clients_wanted, self._nodes.num_users) // config.num_trusted_nodes
-        least = group_threshold(wanted, config.dropout_fraction)
+        clients = min(self._clients_wanted, self._nodes.num_users)
+        least = least_in_sum(clients, config.num_trusted_nodes, config.dropout_fraction)
         groups = []
         for part in np.array_split(order, self._config.num_trusted_nodes):
             members = np.sort(nonces[part])

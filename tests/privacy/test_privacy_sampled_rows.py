@@ -116,7 +116,7 @@ def test_every_drawn_row_carries_noise_and_the_clip_comes_first(mechanism, syste
     law = stats.laplace(scale=scale) if mechanism is LaplaceMechanism else stats.norm(scale=scale)
     values = uploads.values.astype(np.float64).ravel()
     assert len(values) == clients * 20 * K
-    assert stats.kstest(values, law.cdf).pvalue > 1e-3
+    assert stats.kstest(values, law.cdf).pvalue > (1e-6 if system else 1e-3)  # no seed repeats what the system draws
     assert uploads.cover_scale == 0.0
 
 

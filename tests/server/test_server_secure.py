@@ -4,13 +4,20 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message
 
+from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.client.app import app as honest_app
 from fastpfrec_flwr.config import parse_run_config
+from fastpfrec_flwr.data.synthetic import synthetic_interactions
 from fastpfrec_flwr.messages import encode_array
 from fastpfrec_flwr.messages.records import encode_refusal
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import Setting
-from tests.whole_runs import settings_of
+from fastpfrec_flwr.server import secure as server_secure
+from fastpfrec_flwr.server.app import app as server_app
+from fastpfrec_flwr.server.errors import RunError
+from fastpfrec_flwr.server.nodes import SuperNodes
+from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
+from tests.whole_runs import Finished, settings_of
 
 SECURE = {
     "secure_sum": True, "check": "none", "num_trusted_nodes": 2, "clients_per_round": 12, "num_rounds": 3,
@@ -171,3 +178,40 @@ def test_what_secure_sums_do_not_go_with(changes, words):
 
     with pytest.raises(ConfigError, match=words):
         parse_run_config(settings_of({**SECURE, **changes}))
+
+
+def among_devices(tmp_path, clients):
+    """A run of one round among four real devices with six people each."""
+    made = synthetic_interactions()
+    tmp_path.mkdir(exist_ok=True)
+    path = tmp_path / "own.csv"
+    pairs = [pair for pair in zip(made.users.tolist(), made.items.tolist(), strict=True) if pair[0] < 6]
+    path.write_text("user,item\n" + "".join(f"u{user},{item}\n" for user, item in pairs))
+    Catalogue(tuple(str(n) for n in range(400))).save(tmp_path / "catalogue.json")
+    values = settings_of({**GAUSSIAN, "num_rounds": 1, "evaluate_every": 1, "clients_per_round": clients})
+    values["output-dir"] = str(tmp_path / "run")
+    grid = InProcessGrid(honest_app, 4, values)
+    for number, context in enumerate(grid.contexts.values()):
+        context.node_config = {
+            "state-dir": str(tmp_path / f"device-{number}"), "catalogue": str(tmp_path / "catalogue.json"),
+            "data-path": str(path),
+        }  # fmt: skip
+    run_in_process(server_app, grid, values)
+    return Finished(tmp_path / "run")
+
+
+def test_real_devices_count_on_the_runs_own_size_of_a_sum(tmp_path, monkeypatch):
+    """A server that opens sums of a few gets nothing from them: each device knows how many there must be."""
+    assert among_devices(tmp_path / "a", 24).summary["clients"]["trained"] == 24
+    monkeypatch.setattr(server_secure, "least_in_sum", lambda clients, nodes, fraction: 0)
+    monkeypatch.setattr(SuperNodes, "shares", lambda nodes, clients, seed, server_round: [2] * 4)
+    few = among_devices(tmp_path / "b", 24)
+    assert few.summary["clients"]["trained"] == 0
+    assert any("this device counts on 12 clients" in reason for reason in few.summary["clients"]["reasons"])
+
+
+def test_fewer_devices_than_the_sums_count_on(tmp_path):
+    with pytest.raises(
+        RunError, match=r"clients-per-round must be <= the users of all devices \(24\) with secure-sum, got 26"
+    ):
+        among_devices(tmp_path, 26)
