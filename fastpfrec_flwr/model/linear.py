@@ -3,8 +3,9 @@
     user = a p_u + b n^(-1/2) sum_{l in N(u)} w_l E_l,   score_j = user . E_j + bias_j,   n = |N(u)|
 
 FastGNN: a = c_p, b = c_g, w the norm weights. LightGCN: shares of its layers, w = 1 (see `model.lightgcn`). With cosine scores
-the user is brought to unit length; the bias is the popularity's. Models that rank in another way (a network, tables of clusters,
-rows that stay at home, least squares) have no such form, and say so instead of ranking wrongly.
+the user is brought to unit length; the bias is the popularity's. The spectral encoder's user is the solution of a least squares
+instead (see `model.spectral`). Models that rank in another way (a network, tables of clusters, rows that stay at home) have no
+such form, and say so instead of ranking wrongly.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class LinearForm(NamedTuple):
     ----------
     user_weight : a. neighbour_weight : b. norm_exponent : of the norm weights, 0 = all ones.
     unit_users : bring the user's vector to unit length. popularity_weight : of the bias, 0 = none.
+    background, ridge : w and l2 of a least squares for the user's vector; no ridge = the sum above.
     """
 
     user_weight: float
@@ -38,6 +40,21 @@ class LinearForm(NamedTuple):
     norm_exponent: float
     unit_users: bool
     popularity_weight: float
+    background: float = 0.0
+    ridge: float = 0.0
+
+    @property
+    def least_squares(self) -> bool:
+        """Whether the user's vector solves a least squares."""
+        return self.ridge > 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `LinearForm(**...)` takes; without what only a least squares has, where it is none, as older files are."""
+        return {
+            name: value
+            for name, value in self._asdict().items()
+            if self.least_squares or name not in ("background", "ridge")
+        }
 
 
 def layer_weights(num_layers: int) -> tuple[float, float, float]:
@@ -58,9 +75,9 @@ def linear_form(config: Mapping[str, Any]) -> LinearForm:
         raise NoLinearFormError(
             f"model must be one of fastpfrec, {', '.join(_LAYERED)} to recommend from table and history alone, got {model!r}"
         )
-    if model == "fastpfrec" and encoder not in ("fastgnn", "lightgcn"):
-        raise NoLinearFormError(
-            f"encoder must be one of fastgnn, lightgcn to recommend from table and history alone, got {encoder!r}"
+    if model == "fastpfrec" and encoder == "spectral":
+        return LinearForm(
+            0.0, 0.0, 0.0, False, config["popularity-weight"], config["background-weight"], config["user-l2"]
         )
     unit = config["loss"] == "ccl"
     if model in _LAYERED or encoder == "lightgcn":

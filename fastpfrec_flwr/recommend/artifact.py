@@ -65,7 +65,7 @@ def pack(model: LocalModel, precision: str) -> tuple[Arrays, str, dict[str, Any]
         "precision": precision,
         "rows": len(model.table),
         "embedding_dim": model.table.shape[1],
-        "form": model.form._asdict(),
+        "form": model.form.to_dict(),
         "catalogue": model.catalogue.facts(),
         "arrays_sha256": digest(arrays, catalogue),
     }

@@ -83,6 +83,14 @@ class LocalModel:
         return weights_of_norms(row_norms(self.table), self.form.norm_exponent)
 
     @cached_property
+    def background(self) -> tuple[NDArray[np.float64], float]:
+        """(k, k) w V^T V + l2 I of a least squares, rows brought to mean square 1, and by what they were divided."""
+        square = float(np.einsum("ij,ij->", self.table, self.table, dtype=np.float64)) / len(self.table)
+        scale = float(np.sqrt(max(square, 1e-30)))
+        rows = self.table.astype(np.float64) / scale
+        return self.form.background * (rows.T @ rows) + self.form.ridge * np.eye(rows.shape[1]), scale
+
+    @cached_property
     def bias(self) -> NDArray[np.float32]:
         """(rows,) what is added to every user's score: the popularity's share, minus infinity for reserved rows."""
         bias = np.zeros(len(self.table), np.float32)
@@ -97,8 +105,10 @@ class LocalModel:
 
         Most items are in the tail. As negatives they are pushed away from the users, so their mean points away from the mean user,
         and its opposite ranks about as well as counts would, which nobody has (docs/recommend.md has the figures; the rows'
-        lengths do not do: noise makes long rows of items that few train).
+        lengths do not do: noise makes long rows of items that few train). A spectral table has a column of noised counts.
         """
+        if self.form.least_squares:
+            return self.table[:, 0] + self.bias
         vector = -self.table[: self.catalogue.num_items].mean(axis=0)
         if self.form.unit_users:
             vector /= np.maximum(np.linalg.norm(vector), np.float32(1e-12))
@@ -106,7 +116,9 @@ class LocalModel:
         return scores
 
     def user_vector(self, rows: NDArray[np.int64], private: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """(k,) the user's vector; parameters as in `Scorer.scores`."""
+        """(k,) the user's vector; parameters as in `Scorer.scores`. A least squares has no use for a private vector."""
+        if self.form.least_squares:
+            return self._solved(rows)
         total = self.weights[rows] @ self.table[rows]
         vector = np.float32(self.form.neighbour_weight / np.sqrt(max(len(rows), 1))) * total
         if private is not None:
@@ -118,6 +130,13 @@ class LocalModel:
         if self.form.unit_users:
             vector = vector / np.maximum(np.linalg.norm(vector), np.float32(1e-12))
         return vector.astype(np.float32)
+
+    def _solved(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        base, scale = self.background
+        mine = self.table[rows].astype(np.float64) / scale
+        normal = base + np.einsum("ij,ik->jk", mine, mine)
+        vector: NDArray[np.float32] = np.linalg.solve(normal, mine.sum(axis=0)).astype(np.float32)
+        return vector
 
     def scores(self, rows: NDArray[np.int64], private: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """See `Scorer`."""

@@ -33,13 +33,17 @@ def onnx_bytes(arrays: Arrays, catalogue: str, manifest: dict[str, Any], loaded:
 
     Raises
     ------
-    ModelError if onnx is not installed.
+    ModelError if onnx is not installed, or the model solves a least squares for each user.
     """
     try:
         from onnx import TensorProto, checker, helper, numpy_helper
     except ImportError:
         raise missing("onnx") from None
     form, k = loaded.form, loaded.table.shape[1]
+    if form.least_squares:
+        raise ModelError(
+            "format onnx has no operator that solves for a user (encoder = 'spectral'): take npz or safetensors"
+        )
     constants = {
         "item_table": arrays["item_table"],
         "weights": loaded.weights,

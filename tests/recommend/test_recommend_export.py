@@ -15,6 +15,7 @@ from fastpfrec_flwr.recommend.loading import load_model
 
 BPR = LinearForm(0.25, 0.75, 1.0, False, 0.0)
 CCL = LinearForm(0.0, 1.0, 0.0, True, 0.03)
+SOLVED = LinearForm(0.0, 0.0, 0.0, False, 0.0, background=0.05, ridge=1.0)
 # What rounding may do to a score, relative to the largest.
 LOSS = {"fp32": 1e-6, "fp16": 2e-3, "int8": 2e-2}
 
@@ -27,13 +28,17 @@ def model(form=BPR, items=50, reserved=3, k=8, seed=1):
     return LocalModel(table, form, names, counts, {"run": {"data_set": "shop", "state_id": "s"}, "privacy": {}})
 
 
-@pytest.mark.parametrize("form", [BPR, CCL], ids=["bpr", "ccl"])
+@pytest.mark.parametrize("form", [BPR, CCL, SOLVED], ids=["bpr", "ccl", "least squares"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize("file_format", FORMATS)
 def test_every_export_gives_the_scores_back(tmp_path, form, precision, file_format):
     for package in {"safetensors": ["safetensors"], "onnx": ["onnx", "onnxruntime"]}.get(file_format, []):
         pytest.importorskip(package)
     before = model(form)
+    if form == SOLVED and file_format == "onnx":
+        with pytest.raises(ModelError, match="format onnx has no operator that solves"):
+            export_model(before, tmp_path / "m.onnx", file_format, precision)
+        return
     done = export_model(before, tmp_path / f"m.{file_format}", file_format, precision)
     after = load_model(done.path)
     assert after.catalogue == before.catalogue
@@ -64,6 +69,12 @@ def test_quantisation_is_never_off_by_more_than_half_a_step():
     table = model(items=500).table
     values, scales = quantised(table)
     assert (np.abs(values * scales[:, None] - table) <= scales[:, None] * 0.5001).all()
+
+
+def test_a_form_says_what_it_has_and_older_files_say_less():
+    assert set(BPR.to_dict()) == {"user_weight", "neighbour_weight", "norm_exponent", "unit_users", "popularity_weight"}
+    for form in (BPR, CCL, SOLVED):
+        assert LinearForm(**json.loads(json.dumps(form.to_dict()))) == form
 
 
 def test_the_same_model_gives_the_same_bytes():

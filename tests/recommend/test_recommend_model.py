@@ -99,6 +99,21 @@ def test_cosine_users_and_popularity_by_hand():
     np.testing.assert_allclose(model.scores(np.array([0])), [-np.inf, *(np.array([0, 3, -1, 9]) + bias[1:])], rtol=1e-6)
 
 
+def test_a_least_squares_by_hand():
+    """Two rows of one length at right angles, one of none."""
+    table = np.array([[2, 0], [0, 2], [0, 0]], np.float32)
+    form = LinearForm(0.0, 0.0, 0.0, False, 0.0, background=0.5, ridge=1.0)
+    model = LocalModel(table, form, catalogue(3))
+    rows = table / np.sqrt(np.square(table).sum() / 3)
+    normal = 0.5 * rows.T @ rows + np.eye(2) + np.outer(rows[1], rows[1])
+    np.testing.assert_allclose(model.user_vector(np.array([1])), np.linalg.solve(normal, rows[1]), rtol=1e-6)
+    # r = |rows[1]|^2 = 3/2: u = (0, sqrt(3/2) / (3/4 + 1 + 3/2))
+    np.testing.assert_allclose(model.user_vector(np.array([1])), [0, np.sqrt(1.5) / 3.25], rtol=1e-6)
+    assert model.fitted(np.array([1])) is None
+    # A stranger gets what has most users: column 0.
+    np.testing.assert_array_equal(model.scores(np.empty(0, np.int64)), table[:, 0])
+
+
 def test_recommendations_leave_out_what_was_seen_and_count_the_unknown():
     model = LocalModel(TABLE, PLAIN, Catalogue(("a", "b", "c", "d", "e"), titles={"e": "Eee"}))
     found = Recommender(model).recommend(["a", "who", "a", "what"], k=10, without=["c", "nobody"], fit=False)
@@ -122,6 +137,13 @@ ENCODERS = [
     {"norm-exponent": 0.5, "user-weight": 0.0, "neighbour-weight": 1.0},
     {"encoder": "lightgcn", "leave-one-out": False, "norm-exponent": 0.0, "item-refresh-interval": 1, "num-layers": 3},
     {"loss": "ccl", "unit-rows": True, "popularity-weight": 0.03, "norm-exponent": 0.0},
+    {
+        "encoder": "spectral",
+        "server-step": "posterior",
+        "perturbation": "none",
+        "background-weight": 0.2,
+        "user-l2": 0.5,
+    },
 ]
 
 
@@ -135,11 +157,8 @@ def test_baselines_on_lightgcns_star_have_its_form_whatever_the_encoder_says(nam
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        *(
-            ({"model": name}, f"model must be one of fastpfrec, lightgcn, fedgnn .*, got '{re.escape(name)}'")
-            for name in ("fedmf", "fedncf", "perfedrec", "perfedrec++", "local-only", "mine:Model")
-        ),
-        ({"encoder": "spectral"}, "encoder must be one of fastgnn, lightgcn .*, got 'spectral'"),
+        ({"model": name}, f"model must be one of fastpfrec, lightgcn, fedgnn .*, got '{re.escape(name)}'")
+        for name in ("fedmf", "fedncf", "perfedrec", "perfedrec++", "local-only", "mine:Model")
     ],
 )
 def test_a_model_that_needs_more_than_table_and_history_is_refused_and_not_kept(changes, words, tmp_path, caplog):
