@@ -57,7 +57,8 @@ def ways(cohort: Cohort, plan: CohortPlan, threads: int, compiler: bool = True) 
 
     def operators(step: Callable[..., BlockResult]) -> Result:
         found = operators_step(
-            cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, cohort.config, False, "cpu", _BLOCK_BYTES, step
+            cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, cohort.config, False, False, "cpu",
+            _BLOCK_BYTES, step,
         )  # fmt: skip
         return found.changes, found.private
 

@@ -62,21 +62,22 @@ def operators_step(
     plan: CohortPlan,
     config: RunConfig,
     refresh: bool,
+    report_loss: bool,
     device: str,
     block_bytes: int = BLOCK_BYTES,
-    step: Callable[[Block, RunConfig, bool], BlockResult] | None = None,
+    step: Callable[[Block, RunConfig, bool, bool], BlockResult] | None = None,
 ) -> StepResult:
     """One SGD step for each user of a cohort, with a shared negative set.
 
     Parameters
     ----------
     table : (items, k). weights : (items,) norm weights. private : (users, k) p_u.
-    refresh : whether this round's item rows are refreshed by convolution.
+    refresh : whether this round's item rows are refreshed by convolution. report_loss : whether to compute the losses.
     device : torch device. block_bytes : that a block of users may take.
     step : that takes a block's step; None for `block_step`.
     """
     changes, vectors, losses = cohort_on_device(
-        table, weights, private, graphs, plan, config, refresh, device, block_bytes, step or block_step
+        table, weights, private, graphs, plan, config, refresh, report_loss, device, block_bytes, step or block_step
     )
     return StepResult(changes.cpu().numpy(), vectors.cpu().numpy(), losses.double().cpu().numpy())
 
@@ -90,9 +91,10 @@ def cohort_on_device(
     plan: CohortPlan,
     config: RunConfig,
     refresh: bool,
+    report_loss: bool,
     device: str,
     block_bytes: int,
-    step: Callable[[Block, RunConfig, bool], BlockResult],
+    step: Callable[[Block, RunConfig, bool, bool], BlockResult],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """`operators_step` with its results left on the device: (touched, k) changes, (users, k) vectors, (users,) losses."""
 
@@ -121,7 +123,7 @@ def cohort_on_device(
                 on_device[neighbours], on_device[touched[negatives.clamp(min=0)].long()], before[block],
                 norms[neighbours] * inside, (place < own_counts[block, None]).float(), valid.float(), degrees[block].float(),
             ),
-            config, refresh,
+            config, refresh, report_loss,
         )  # fmt: skip
         changes[torch.where(inside, slots[edges], len(plan.rows))] = found.rows
         changes[torch.where(valid, negatives, len(plan.rows))] = found.against
@@ -145,8 +147,8 @@ def _bytes_of(degree: int, width: int, k: int) -> int:
     return 4 * (6 * degree * k + 3 * width * k + 2 * degree * width)
 
 
-def block_step(block: Block, config: RunConfig, refresh: bool) -> BlockResult:
-    """One step of FastGNN for users padded to one size, in closed form."""
+def block_step(block: Block, config: RunConfig, refresh: bool, report_loss: bool) -> BlockResult:
+    """One step of FastGNN for users padded to one size, in closed form; losses are zero where nobody asks for them."""
     rows, against, private, weights, own, valid, degrees = block
     mine = own[:, :, None]
     # Of sum_j over N' without the own item (leave-one-out) or with it, and of an item refreshed by convolution.
@@ -158,25 +160,28 @@ def block_step(block: Block, config: RunConfig, refresh: bool) -> BlockResult:
     around = weighted.sum(dim=1, keepdim=True)
     around = around - weighted if config.leave_one_out else around
     users = (config.user_weight * private[:, None] + spread * around) * mine
-    targets = (kept * rows + (pull * private)[:, None]) * mine
-    lengths = users.norm(dim=2, keepdim=True).clamp(min=1e-12)
+    targets = (kept * rows + (pull * private)[:, None]) * mine if refresh else rows
     cosine = config.loss == "ccl"
     if cosine:
+        lengths = users.norm(dim=2, keepdim=True).clamp(min=1e-12)
         users = users / lengths
     positive = (users * targets).sum(dim=2)
     counts = valid.sum(dim=1).clamp(min=1)
-    scores = torch.bmm(users, against.mT)
-    pairs = mine * (valid / counts[:, None])[:, None]  # (users, D, S) a pair's share of its positive's loss
+    share = (valid / counts[:, None])[:, None]  # (users, 1, S) of a positive's loss, for each of its negatives
+    losses = torch.zeros_like(counts)
+    # (users, D, S) scores, then the loss's slope in them; nothing else of that size is kept.
     if cosine:
-        over = scores - config.margin
-        slope = config.negative_weight * pairs * (over > 0)
+        over = torch.bmm(users, against.mT) - config.margin
+        slope = (over > 0) * (config.negative_weight * share) * mine
         lift = own
-        losses = (slope * over).sum(dim=(1, 2)) + ((1.0 - positive) * own).sum(dim=1)
+        if report_loss:
+            losses = (slope * over).sum(dim=(1, 2)) + ((1.0 - positive) * own).sum(dim=1)
     else:
-        over = scores - positive[:, :, None]
-        slope = torch.sigmoid(over) * pairs
+        over = torch.bmm(users, against.mT) - positive[:, :, None]
+        if report_loss:
+            losses = (torch.nn.functional.softplus(over) * share * mine).sum(dim=(1, 2))
+        slope = torch.sigmoid(over) * share * mine
         lift = slope.sum(dim=2)
-        losses = (torch.nn.functional.softplus(over) * pairs).sum(dim=(1, 2))
     # From here on: gradients of the loss.
     of_users = torch.bmm(slope, against) - lift[:, :, None] * targets
     of_targets = -lift[:, :, None] * users
@@ -187,7 +192,9 @@ def block_step(block: Block, config: RunConfig, refresh: bool) -> BlockResult:
     of_rows = spread * weights[:, :, None] * through + kept * of_targets + config.l2 * rows * mine
     decay = config.l2 * own.sum(dim=1) / counts
     of_against = torch.bmm(slope.mT, users) + decay[:, None, None] * against
-    of_private = config.user_weight * total[:, 0] + pull * of_targets.sum(dim=1) + config.user_l2 * private
+    of_private = config.user_weight * total[:, 0] + config.user_l2 * private
+    if refresh:
+        of_private = of_private + pull * of_targets.sum(dim=1)
     if config.unit_rows:
         of_rows = of_rows - (of_rows * rows).sum(dim=2, keepdim=True) * rows
         of_against = of_against - (of_against * against).sum(dim=2, keepdim=True) * against

@@ -62,7 +62,17 @@ def test_nothing_in_a_step_waits_for_the_device(name, refresh):
     cohort = cohort_for(config, sizes=SIZES)
     plan = plan_cohort(cohort.graphs, cohort.keys, True, config.num_negatives)
     changes, vectors, losses = cohort_on_device(
-        cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, "meta", 10_000, block_step
+        cohort.table,
+        cohort.weights,
+        cohort.private,
+        cohort.graphs,
+        plan,
+        config,
+        refresh,
+        True,
+        "meta",
+        10_000,
+        block_step,
     )
     assert {each.device.type for each in (changes, vectors, losses)} == {"meta"}
     assert changes.shape == (len(plan.rows), cohort.table.shape[1])

@@ -41,7 +41,7 @@ def autograd(cohort: Cohort, config, refresh=False):
 def operators(cohort: Cohort, config, refresh=False, block_bytes=BLOCK_BYTES):
     plan = plan_cohort(cohort.graphs, cohort.keys, True, config.num_negatives)
     return operators_step(
-        cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, "cpu", block_bytes
+        cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, True, "cpu", block_bytes
     )
 
 
