@@ -98,16 +98,7 @@ def begin_run(
     first = nodes.descriptions[0]
     strategy.use_catalogue(first.catalogue, 0 if own is None else own.version)
     item_ids, report = _items(grid, nodes, order, own, config.round_timeout)
-    if config.strategy == "fastpfrec" and config.num_trusted_nodes > nodes.num_users:
-        raise RunError(
-            f"num-trusted-nodes must be <= the users of the data set ({nodes.num_users}), "
-            f"got {config.num_trusted_nodes}; lower num-trusted-nodes"
-        )
-    if nodes.deployed and config.secure_sum and config.clients_per_round > nodes.num_users:
-        raise RunError(
-            f"clients-per-round must be <= the users of all devices ({nodes.num_users}) with secure-sum, got "
-            f"{config.clients_per_round}: each device counts on that many and would refuse smaller sums; lower clients-per-round"
-        )
+    _see_that_enough_are_there(config, nodes)
     log.begin(_facts(nodes, report, state_id), own)
     subject = Subject(
         config,
@@ -125,6 +116,31 @@ def begin_run(
     restored = None if checkpoint is None else _restored(checkpoint, subject, first.data_set, log)
     given = None if initial_arrays is None else _given_table(initial_arrays, subject)
     return Beginning(began, subject, item_ids, len(nodes.ids), presence, state_id, restored, checkpoint, given)
+
+
+def _see_that_enough_are_there(config: RunConfig, nodes: SuperNodes) -> None:
+    """Refuse what counts on more users than there are.
+
+    Raises
+    ------
+    RunError, see above.
+    """
+    there, wanted = nodes.num_users, config.clients_per_round
+    if config.strategy == "fastpfrec" and config.num_trusted_nodes > there:
+        raise RunError(
+            f"num-trusted-nodes must be <= the users of the data set ({there}), "
+            f"got {config.num_trusted_nodes}; lower num-trusted-nodes"
+        )
+    if config.strategy == "fastpfrec" and config.server_step == "posterior" and wanted > there:
+        raise RunError(
+            f"clients-per-round must be <= the users of the data set ({there}) with server-step = 'posterior', got {wanted}: the "
+            "step knows the noise of that many; lower clients-per-round"
+        )
+    if nodes.deployed and config.secure_sum and wanted > there:
+        raise RunError(
+            f"clients-per-round must be <= the users of all devices ({there}) with secure-sum, got {wanted}: each device counts on "
+            "that many and would refuse smaller sums; lower clients-per-round"
+        )
 
 
 def _own_catalogue(config: RunConfig) -> Catalogue | None:

@@ -144,6 +144,12 @@ def test_more_trusted_nodes_than_users(finished):
         finished(num_trusted_nodes=700, clients_per_round=1000)
 
 
+def test_a_step_that_knows_the_noise_of_more_clients_than_there_are(finished):
+    spectral = {"encoder": "spectral", "server_step": "posterior", "perturbation": "none"}
+    with pytest.raises(RunError, match=r"clients-per-round must be <= the users of the data set \(600\).*got 601"):
+        finished(**spectral, clients_per_round=601)
+
+
 # ---- stop and resume -------------------------------------------------------------------------------------------------
 
 
