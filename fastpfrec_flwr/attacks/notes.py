@@ -123,6 +123,7 @@ class Notes:
         return {
             "attack": self._config.attack,
             "node_attack": self._config.node_attack,
+            "rounds": len(lines),  # of a resumed run those since then
             "users": len(self.liars(self._config.attack_from_round)),
             "nodes": [int(each) for each in compromised_nodes(self._config)],
             "attackers": {"trained": counted["liars"], "isolated": counted["liars_isolated"]},

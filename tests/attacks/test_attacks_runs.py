@@ -56,6 +56,7 @@ def test_every_attack_runs_and_is_counted(finished, attack, upload):
     assert found["attack"]["damage"] > 0 or found["attack"]["detected"] == 1.0
     lines = list(csv.DictReader((run.folder / "attack_rounds.csv").open()))
     assert [line["round"] for line in lines] == ["1", "2", "3"]
+    assert found["attack"]["rounds"] == 3
     assert sum(int(line["liars"]) for line in lines) == found["attack"]["attackers"]["trained"]
     assert json.loads((run.folder / "attack.json").read_text()) == found["attack"]
 
