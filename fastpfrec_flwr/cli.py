@@ -15,7 +15,7 @@ from fastpfrec_flwr.experiments.commands import app as experiment_app
 from fastpfrec_flwr.foreseen import plain_errors
 from fastpfrec_flwr.report.commands import report
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="FastPFRec: federated recommendation on Flower.")
+app = typer.Typer(no_args_is_help=True, add_completion=False)
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: which there are, fetch or import one, look at one.")
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
@@ -25,6 +25,35 @@ app.add_typer(catalogue.app, name="catalogue")
 for command in (recommending.recommend, recommending.export, recommending.measure, recommending.serve):
     app.command()(command)
 app.command()(audit)
+
+
+def _tell_version(wanted: bool) -> None:
+    """Print what is installed, with what a report of a fault needs beside it, and leave."""
+    if wanted:
+        import platform
+        from importlib.metadata import distributions
+
+        from fastpfrec_flwr import __version__
+        from fastpfrec_flwr.files import source_fingerprint
+
+        found = {each.name.lower(): each.version for each in distributions()}
+        beside = ", ".join(
+            f"{name} {found.get(name, 'not installed')}" for name in ("flwr", "torch", "numpy", "numba", "ray")
+        )
+        typer.echo(
+            f"fastpfrec {__version__} (source {source_fingerprint()})\nPython {platform.python_version()}, {beside}"
+        )
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="What is installed, and leave.")
+    ] = False,
+) -> None:
+    """FastPFRec: federated recommendation on Flower."""
+
 
 NameOrPath = Annotated[str, typer.Argument(help="A named data set, or a path of your own.")]
 DataDir = Annotated[str, typer.Option("--data-dir", help="Folder that holds <data-set>/...")]

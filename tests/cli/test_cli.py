@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from fastpfrec_flwr.catalogue import Catalogue
 from fastpfrec_flwr.cli import app
 from fastpfrec_flwr.config import ConfigError, default_values, parse_run_config
+from fastpfrec_flwr.files import source_fingerprint
 from fastpfrec_flwr.privacy.exposure import build_ledger
 from fastpfrec_flwr.privacy.lines import Setting
 from fastpfrec_flwr.simulation.options import merge_options, with_absolute_paths
@@ -42,6 +44,15 @@ def test_help(arguments, words):
     result = call(*arguments, "--help")
     assert result.exit_code == 0
     assert all(word in result.stdout for word in words)
+
+
+def test_version_is_that_of_the_package_and_what_it_runs_on():
+    told = call("--version").stdout
+    declared = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    assert told.startswith(
+        f"fastpfrec {declared} (source {source_fingerprint()})\nPython {sys.version.split()[0]}, flwr "
+    )
+    assert f"torch {version('torch')}" in told
 
 
 def test_help_imports_nothing_heavy():
