@@ -6,6 +6,9 @@ gradient it would get alone.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +25,42 @@ from fastpfrec_flwr.model.graph import LocalGraphs
 
 # Pairs (positive, negative) scored at once; bounds the memory of a cohort with a shared negative set.
 MAX_PAIRS = 1 << 23
+
+
+class _Repeatable:
+    """Torch's deterministic mode while somebody is inside, and what it was before when the last one has left.
+
+    The gradients of gathered rows are added up by several threads in the order in which these come, so without it two runs differ
+    in the last bit. The mode is one for the whole process, and SuperNodes work side by side.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._before = (False, False)
+
+    @contextmanager
+    def __call__(self, warn_only: bool) -> Iterator[None]:
+        """`warn_only` : where an operator has no deterministic form, as some have none on GPUs."""
+        with self._lock:
+            if self._inside == 0:
+                self._before = (
+                    torch.are_deterministic_algorithms_enabled(),
+                    torch.is_deterministic_algorithms_warn_only_enabled(),
+                )
+                torch.use_deterministic_algorithms(True, warn_only=warn_only)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._inside -= 1
+                if self._inside == 0:
+                    enabled, warned = self._before
+                    torch.use_deterministic_algorithms(enabled, warn_only=warned)
+
+
+_repeatable = _Repeatable()
 
 
 @dataclass(frozen=True)
@@ -62,10 +101,12 @@ def autograd_step(
     rows = torch.from_numpy(local_rows).to(device).requires_grad_()
     vectors = torch.from_numpy(private).to(device).requires_grad_()
     edge_weights = torch.from_numpy(weights).to(device)[at.edge_items]
-    per_user = _losses(rows, vectors, edge_weights, at, config, refresh)
-    grad_rows, grad_vectors = torch.autograd.grad(per_user.sum(), (rows, vectors))
+    with _repeatable(warn_only=device != "cpu"):
+        per_user = _losses(rows, vectors, edge_weights, at, config, refresh)
+        grad_rows, grad_vectors = torch.autograd.grad(per_user.sum(), (rows, vectors))
+        with torch.no_grad():
+            grad_rows = grad_rows + _l2_gradient(rows, at, config)
     with torch.no_grad():
-        grad_rows = grad_rows + _l2_gradient(rows, at, config)
         grad_vectors = grad_vectors + config.user_l2 * vectors
         if config.unit_rows:
             grad_rows = grad_rows - (grad_rows * rows).sum(dim=1, keepdim=True) * rows

@@ -226,10 +226,13 @@ class Node:
         """Stars of the users at some places."""
         anew: tuple[str, ...] = ()
         if self.config.perturbation == "randomised-response":
-            # With the same draws an item that only one of two stars has would be a true one for certain: the refit's has more, and
-            # another seed or fraction of the server's cuts a device's file in another way.
+            # With the same draws an item that only one of two stars has would be a true one for certain: the refit's has more,
+            # another seed or fraction of the server's cuts a device's file in another way, and with other probabilities the same
+            # draw lies on another side of them.
             anew = (phase,) if phase != "train" else ()
-            anew += () if self.secret is None else (_digest(history),)
+            if self.secret is not None:
+                chances = (self.config.keep_prob, self.config.perturbation_prob)
+                anew += (_digest(history), "{!r} {!r}".format(*chances))
         return build_local_graphs(
             history.items,
             history.starts[positions],

@@ -99,6 +99,8 @@ class SecureRound:
                 continue
             group = self.nonces[nonce]
             numbers = self._numbers(nonce, [other for other in group if other in arrived])
+            if len(numbers) < member.threshold:
+                continue  # that group's sum is lost; this device's clients in other groups still answer
             sealed = {self._numbers(nonce, [sender])[0]: box for sender, box in self.sealed[nonce].items()}
             for number, share in _guarded(member.reveal, numbers, sealed).items():
                 found.append((nonce, group[number - 1], share))

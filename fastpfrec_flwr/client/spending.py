@@ -37,7 +37,7 @@ class Spending:
         if spent is not None:
             able &= spent <= self._budget_of_a_phase
         if self.allowance is not None:
-            able &= self.allowance.allows(users, self._costs(users))
+            able &= self.allowance.allows(users, self._lasting_costs(users))
         return able
 
     def spent_after(self, users: NDArray[np.int64]) -> NDArray[np.float64] | None:
@@ -47,7 +47,7 @@ class Spending:
     def charge(self, server_round: int, users: NDArray[np.int64]) -> None:
         """Write into the device's book that each of `users` uploads once more, before it does; see `Device.charge`."""
         if self.allowance is not None:
-            self.allowance.charge(server_round, users, self._costs(users))
+            self.allowance.charge(server_round, users, self._lasting_costs(users))
 
     @property
     def _budget_of_a_phase(self) -> float:
@@ -55,7 +55,12 @@ class Spending:
         # Sums of floats may end a hair above a budget that is meant to be used up.
         return self.budget / (2 if self.config.refit else 1) * (1 + 1e-9)
 
-    def _costs(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(users,) pure epsilon of one more upload of each user."""
-        each, first = upload_epsilons(self.config, self.num_items)
+    def _lasting_costs(self, users: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What the device's own book counts: for any change of the data, whatever a server's configuration takes for one."""
+        return self._costs(users, "replace")
+
+    def _costs(self, users: NDArray[np.int64], adjacency: str = "") -> NDArray[np.float64]:
+        """(users,) pure epsilon of one more upload of each user; `adjacency` in place of the run's."""
+        config = self.config.model_copy(update={"adjacency": adjacency}) if adjacency else self.config
+        each, first = upload_epsilons(config, self.num_items)
         return each + np.where(self.state.known(users), 0.0, first)

@@ -97,6 +97,8 @@ class Description:
     data_set: str
 
 
+# Of one SuperNode. What it says is added up; a claim beyond this would run over.
+MOST_USERS = 10**9
 _DESCRIPTION_TYPES: dict[str, type] = {
     "partition": int,
     "users": int,
@@ -130,7 +132,7 @@ def decode_description(reply: Message) -> Description:
     values = {
         key.replace("-", "_"): value_of(record, key, kind, "description") for key, kind in _DESCRIPTION_TYPES.items()
     }
-    if values["users"] < 0 or values["num_items"] < 1:
+    if not 0 <= values["users"] <= MOST_USERS or values["num_items"] < 1:
         raise RefusedError(f"description: users {values['users']} and num-items {values['num_items']} make no sense")
     return Description(**values)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fastpfrec_flwr.messages.arrays import decode_array, encode_array
 from fastpfrec_flwr.messages.orders import Order, encode_order
 from fastpfrec_flwr.messages.records import RefusedError, exact_keys, record_of, usable_content, value_of
-from fastpfrec_flwr.messages.uploads import TrainReport
+from fastpfrec_flwr.messages.uploads import LARGEST_LOSS, TrainReport
 from fastpfrec_flwr.privacy.masking import MaskedUploads
 from fastpfrec_flwr.privacy.secure_sum import Hello
 
@@ -213,6 +213,10 @@ def decode_masked(
 ) -> tuple[dict[int, NDArray[np.uint64]], TrainReport]:
     """Read what `encode_masked` wrote: (items * width,) steps by nonce.
 
+    Parameters
+    ----------
+    max_clients : that this SuperNode was asked for.
+
     What is behind a mask cannot be looked at: no value of it is good or bad by itself.
     """
     content = usable_content(reply)
@@ -223,7 +227,9 @@ def decode_masked(
     report = TrainReport(**figures)
     if report.server_round != server_round:
         raise RefusedError(f"train: reply to round {report.server_round} in round {server_round}")
-    if not 0 <= report.skipped <= max_clients or report.positives < 0 or not np.isfinite(report.loss_sum):
+    figures_fit = 0 <= report.skipped <= max_clients and 0 <= report.positives <= max_clients * num_items
+    # NaN compares false.
+    if not figures_fit or not abs(report.loss_sum) <= LARGEST_LOSS * report.positives:
         raise RefusedError(f"train: figures make no sense: {report}")
     found = _arrays(content, "masked", {"nonces": ("uint64", (None,)), "steps": ("uint64", (None, num_items * width))})
     nonces = found["nonces"].tolist()

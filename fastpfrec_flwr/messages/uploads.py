@@ -186,7 +186,7 @@ _FAULTS = {
     4: "values not finite",
     5: f"values beyond +-{LARGEST_VALUE:g}",
     6: "rows missing from a dense upload without cover noise",
-    7: "more or fewer rows than are drawn by lot",
+    7: "more or fewer rows than every upload has",
 }
 
 

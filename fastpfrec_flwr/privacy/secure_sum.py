@@ -53,6 +53,17 @@ class Hello:
     masks: bytes
 
 
+def usable(hello: Hello) -> bool:
+    """Whether others can agree on secrets with these keys: two different ones, neither of low order."""
+    trial = X25519PrivateKey.generate().private_bytes_raw()
+    try:
+        for key in (hello.encryption, hello.masks):
+            _agree(trial, key, b"trial")
+    except SecureSumError:
+        return False
+    return hello.encryption != hello.masks
+
+
 def to_steps(values: NDArray[np.float32]) -> NDArray[np.uint64]:
     """Grid values as whole steps modulo 2^64."""
     steps: NDArray[np.uint64] = np.rint(values.astype(np.float64) / GRID).astype(np.int64).view(np.uint64)
@@ -146,7 +157,9 @@ class Member:
 
         Raises
         ------
-        SecureSumError if it was asked before, too few arrived, or a share is not what its sender sealed.
+        SecureSumError if it was asked before, too few arrived, or the shares are not those of the members that masked.
+
+        A share that is not what its sender sealed is left out: the others' are worth as much without it.
         """
         if self.revealed:
             raise SecureSumError(f"member {self.number} has revealed shares already: a second answer could open a mask")
@@ -159,7 +172,7 @@ class Member:
             try:
                 share = self._box(sender, self.number).decrypt(bytes(12), box, None)
             except InvalidTag:
-                raise SecureSumError(f"the share from member {sender} was changed on its way") from None
+                continue
             opened[sender] = _half(share, sender in arrived)
         self.revealed = True
         return opened

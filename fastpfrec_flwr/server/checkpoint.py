@@ -108,6 +108,12 @@ def load_checkpoint(path: Path, config: RunConfig) -> Checkpoint:
         for key in now
         if key not in FREE_KEYS and meta["config"].get(key) != now[key]
     ]
+    # What the first part sent without noise stays sent: the ledger of the whole must go on saying so.
+    differing += [
+        f"{key} = {meta['config'].get(key)!r} there, {now[key]!r} here: what was sent up to there was sent; begin a new run instead"
+        for key in ("evaluate-every", "report-loss")
+        if meta["config"].get(key) and not now[key]
+    ]
     if differing:
         raise ConfigError(f"resume-from: {path} is of another configuration: " + "; ".join(differing))
     return Checkpoint(state, best, meta["progress"], meta["state-id"], meta["data"], meta["config"])

@@ -120,7 +120,10 @@ class Receiver:
     def _decoded(self, reply: Message, expected: Expected) -> DecodedUploads:
         config = self._config
         cover = config.upload == "dense" and not expected.deployed
-        sampled = config.upload == "sampled"
+        # A real device's noise lies on the whole table: an upload of fewer rows is no honest one's.
+        fixed = config.upload == "sampled" or (
+            config.upload == "dense" and expected.deployed and config.noise != "none"
+        )
         return messages.decode_uploads(
             reply,
             expected.server_round,
@@ -132,7 +135,7 @@ class Receiver:
             config.upload_precision,
             expected.table_version,
             noise_kind=config.noise_kind,
-            rows_each=rows_in_upload(config.upload, config.sampled_share, expected.num_rows) if sampled else None,
+            rows_each=rows_in_upload(config.upload, config.sampled_share, expected.num_rows) if fixed else None,
         )
 
     def _fresh(self, uploads: Uploads, seen: set[int], refused: list[str]) -> Uploads:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from fastpfrec_flwr import messages
 from fastpfrec_flwr.messages import Order, RefusedError, TrainReport, secure
 from fastpfrec_flwr.messages.secure import Group, Parcels
 from fastpfrec_flwr.privacy.masking import group_threshold, least_in_sum
-from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask
+from fastpfrec_flwr.privacy.secure_sum import Hello, SecureSumError, from_steps, unmask, usable
 from fastpfrec_flwr.randomness import derive_generator
 from fastpfrec_flwr.server.receiving import Received
 from fastpfrec_flwr.server.rounds import RoundOutcome
@@ -83,7 +84,7 @@ class SecureFastPFRec(FastPFRec):
         hellos = self._hellos(grid, orders, sums, most)
         sums.groups = self._groups(hellos, server_round, sums)
         sealed = self._sealed(grid, orders, sums)
-        masked, reports = self._masked(grid, orders, sums, sealed)
+        masked, reports = self._masked(grid, orders, sums, sealed, most)
         revealed = self._revealed(grid, orders, sums, masked)
         opened = self._open(sums, sealed, masked, revealed, orders)
         arrived = np.array(sorted(masked), np.uint64)
@@ -119,6 +120,12 @@ class SecureFastPFRec(FastPFRec):
                 continue
             found |= hellos
             sums.home |= dict.fromkeys(hellos, node)
+        # A bad key would have every honest device refuse the group that it is in; so would one that two clients have.
+        often = Counter(key for hello in found.values() for key in {hello.encryption, hello.masks})
+        for nonce, hello in list(found.items()):
+            if not usable(hello) or max(often[hello.encryption], often[hello.masks]) > 1:
+                sums.refused.append("secure sum: public keys that repeat, or that nobody can agree with")
+                del found[nonce], sums.home[nonce]
         return found
 
     def _groups(self, hellos: dict[int, Hello], server_round: int, sums: _Sums) -> list[Group]:
@@ -185,7 +192,7 @@ class SecureFastPFRec(FastPFRec):
         return parcels.selected(np.array([sender in whole for sender in parcels.sender.tolist()], np.bool_))
 
     def _masked(
-        self, grid: Grid, orders: dict[int, Order], sums: _Sums, sealed: Parcels
+        self, grid: Grid, orders: dict[int, Order], sums: _Sums, sealed: Parcels, most: dict[int, int]
     ) -> tuple[dict[int, NDArray[np.uint64]], list[TrainReport]]:
         model = self.encode_model()
         to = np.array([sums.home[nonce] for nonce in sealed.receiver.tolist()], np.uint64)  # as large as node ids are
@@ -193,12 +200,12 @@ class SecureFastPFRec(FastPFRec):
         contents = {node: secure.encode_mask_request(model, orders[node], mine) for node, mine in asked.items()}
         masked: dict[int, NDArray[np.uint64]] = {}
         reports: list[TrainReport] = []
-        most, items = max(len(sums.home), 1), len(self.state.item_table)
+        items = len(self.state.item_table)
         shared = set(sealed.sender.tolist())
         for node, reply in self._ask(grid, "mask", contents, sums):
             try:
                 found, report = secure.decode_masked(
-                    reply, orders[node].server_round, most, items, self._config.upload_width
+                    reply, orders[node].server_round, most.get(node, 0), items, self._config.upload_width
                 )
                 if any(sums.home.get(nonce) != node or nonce not in shared for nonce in found):
                     raise RefusedError(

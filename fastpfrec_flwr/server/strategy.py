@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastpfrec_flwr.config import RunConfig
 from fastpfrec_flwr.privacy.mechanism import COUNT_UNIT
+from fastpfrec_flwr.privacy.sampled_rows import rows_in_upload
 from fastpfrec_flwr.server.aggregators import NodeAverage, ServerAggregator
 from fastpfrec_flwr.server.average import healthy_nodes
 from fastpfrec_flwr.server.receiving import Received
@@ -113,7 +114,9 @@ class FastPFRec(UploadStrategy):
             means, len(self.state.item_table), config.upload_width, config.seed, server_round, self._threads
         )
         if config.upload == "sampled":
-            change /= np.float32(config.sampled_share)  # each row has the changes of that share of its clients
+            # Each row has the changes of that share of its clients which the drawn rows are of all.
+            rows = len(self.state.item_table)
+            change /= np.float32(rows_in_upload(config.upload, config.sampled_share, rows) / rows)
         if config.counted:
             self._count(change[:, -1], sum(mean.clients for mean in means))
             change = np.ascontiguousarray(change[:, :-1])

@@ -20,7 +20,8 @@ def test_orders_of_wrong_types_are_refused(key, value):
 
 
 @pytest.mark.parametrize(
-    "change", [{"users": -1}, {"num-items": 0}, {"users": 1.5}, {"users": True}, {"data": 1}, {"x": 1}]
+    "change",
+    [{"users": -1}, {"users": 10**9 + 1}, {"num-items": 0}, {"users": 1.5}, {"users": True}, {"data": 1}, {"x": 1}],
 )
 def test_bad_descriptions_are_refused(change):
     content = messages.encode_description(Description(0, 5, 9, "c", "d", "n"))

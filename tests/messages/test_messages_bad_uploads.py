@@ -155,7 +155,7 @@ def test_where_the_number_of_rows_is_fixed_others_are_refused():
     """The good rows are 1 4 7 | 0 | 10 11; two each are wanted."""
     decoded = messages.decode_uploads(answer(good_content()), ROUND, CLIENTS, ITEMS, K, COVER, rows_each=2)
     assert decoded.uploads.nonces.tolist() == [33]
-    assert decoded.refused == ["more or fewer rows than are drawn by lot"] * 2
+    assert decoded.refused == ["more or fewer rows than every upload has"] * 2
 
 
 def rows_to(*rows):

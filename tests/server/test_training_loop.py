@@ -12,10 +12,11 @@ from flwr.serverapp import ServerApp
 from fastpfrec_flwr import messages
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.config import ConfigError, parse_run_config
+from fastpfrec_flwr.files import write_atomically
 from fastpfrec_flwr.server.app import app as server_app
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.errors import RunError
-from fastpfrec_flwr.server.run_folder import choose_run_folder
+from fastpfrec_flwr.server.run_folder import LEFT_BY_RUNS, RunFolder, choose_run_folder
 from fastpfrec_flwr.simulation.grid import InProcessGrid, run_in_process
 from tests.whole_runs import Finished, settings_of
 
@@ -148,6 +149,64 @@ def test_a_step_that_knows_the_noise_of_more_clients_than_there_are(finished):
     spectral = {"encoder": "spectral", "server_step": "posterior", "perturbation": "none"}
     with pytest.raises(RunError, match=r"clients-per-round must be <= the users of the data set \(600\).*got 601"):
         finished(**spectral, clients_per_round=601)
+
+
+def earlier_run(folder):
+    """What a run with liars and figures per user leaves, with invented content, and a checkpoint."""
+    (folder / "checkpoints").mkdir(parents=True)
+    for name in ("config.json", "log.txt", *LEFT_BY_RUNS, "checkpoints/latest.npz", "settings.toml", "run.json"):
+        (folder / name).write_text("of the earlier run")
+    return folder
+
+
+def test_a_killed_run_leaves_nothing_of_an_earlier_one_in_its_folder(tmp_path):
+    class Killed(BaseException):
+        pass
+
+    def killed(message, context):
+        if message.metadata.message_type == "train":
+            raise Killed
+        return client_app(message, context)
+
+    values = settings_of({"output_dir": str(earlier_run(tmp_path / "out"))})
+    with pytest.raises(Killed):
+        run_in_process(server_app, InProcessGrid(killed, 1, values), values)
+    files = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    # The checkpoint is what somebody may go on from; the last two are the study's that runs here.
+    assert files == {"config.json", "log.txt", "checkpoints/latest.npz", "settings.toml", "run.json"}
+    assert Finished(tmp_path / "out").json("config.json")["config"]["seed"] == values["seed"]
+
+
+def test_a_run_that_is_refused_leaves_an_earlier_ones_files(finished, tmp_path):
+    folder = earlier_run(tmp_path / "out")
+    with pytest.raises(ConfigError, match="resume-from"):
+        finished(output_dir=str(folder), resume_from=str(tmp_path / "no checkpoint"))
+    assert all((folder / name).read_text() == "of the earlier run" for name in ("config.json", *LEFT_BY_RUNS))
+
+
+def test_what_the_run_wrote_itself_or_begins_from_is_kept(tmp_path):
+    folder = RunFolder(earlier_run(tmp_path / "out"))
+    write_atomically(
+        folder.path / "user_metrics.npz", b"of this run"
+    )  # as a central model does, before its configuration
+    changes = {"output_dir": str(folder.path), "initial_model": str(folder.path)}
+    folder.write_config(parse_run_config(settings_of(changes)), {})
+    left = {path.name for path in folder.path.iterdir()} & set(LEFT_BY_RUNS)
+    assert left == {"user_metrics.npz", "item_table.npz", "catalogue.json"}
+
+
+def test_a_run_goes_on_in_its_own_folder(finished, tmp_path):
+    whole = finished()
+    settings = settings_of({"output_dir": str(tmp_path / "out"), "checkpoint_every": 6})
+    run_until(settings, "train", 8)
+    resumed = finished(
+        output_dir=str(tmp_path / "out"),
+        checkpoint_every=6,
+        resume_from=str(tmp_path / "out" / "checkpoints" / "latest.npz"),
+    )
+    assert resumed.folder == tmp_path / "out"
+    assert [line["round"] for line in resumed.metrics] == [6, 12]
+    assert resumed.summary["test"] == whole.summary["test"]
 
 
 # ---- stop and resume -------------------------------------------------------------------------------------------------
@@ -290,7 +349,13 @@ def test_a_checkpoint_of_another_configuration_is_refused(finished, tmp_path):
     assert "seed = 1 there, 3 here" in str(caught.value)
     assert "num-rounds = 6 there, 8 here" in str(caught.value)
     assert "noise-scale" not in str(caught.value)
-    finished(**{**RESUMED, "checkpoint_every": 1}, report_loss=False, resume_from=checkpoint)  # these may differ
+    for less, words in (
+        ({"report_loss": False}, "report-loss = True there, False"),
+        ({"evaluate_every": 0}, "evaluate-every"),
+    ):
+        with pytest.raises(ConfigError, match=f"{words}.*what was sent up to there was sent"):
+            finished(**{**RESUMED, **less}, resume_from=checkpoint)
+    finished(**{**RESUMED, "checkpoint_every": 1, "evaluate_every": 3}, resume_from=checkpoint)  # these may differ
 
 
 def test_a_broken_checkpoint_is_refused(finished, tmp_path):

@@ -9,59 +9,11 @@ import pytest
 from fastpfrec_flwr.client.app import app as client_app
 from fastpfrec_flwr.messages import row_bytes
 from fastpfrec_flwr.server.errors import RunError
-from fastpfrec_flwr.simulation import grid
-from tests.e2e.shop import ITEMS, NUM_ITEMS, write_catalogue, write_history
-
-SETTINGS = {
-    "data_set": "whatever the server says", "num_trusted_nodes": 1, "embedding_dim": 8, "num_negatives": 16,
-    "clients_per_round": 30, "num_rounds": 3, "evaluate_every": 3, "threads": 1,
-}  # fmt: skip
-
-
-@pytest.fixture
-def devices(tmp_path):
-    """Three devices: 12 users, 5 users, one."""
-    write_catalogue(tmp_path / "catalogue.json")
-    configs = []
-    for number, users in enumerate((12, 5, 1)):
-        home = tmp_path / f"device-{number}"
-        home.mkdir()
-        write_history(home / "me.csv", users, seed=number, begin=100 * number)
-        configs.append(
-            {
-                "data-path": str(home / "me.csv"),
-                "catalogue": str(tmp_path / "catalogue.json"),
-                "state-dir": str(home / "state"),
-            }
-        )
-    return configs
-
-
-@pytest.fixture
-def deployed(finished, devices, monkeypatch):
-    """`deployed(**settings)`: a whole run on the devices."""
-
-    def run(client_app=client_app, **changes):
-        class Deployed(grid.InProcessGrid):
-            def __init__(self, *arguments, **named):
-                super().__init__(*arguments, **named)
-                for context, config in zip(self.contexts.values(), devices, strict=True):
-                    context.node_config = dict(config)
-
-        with monkeypatch.context() as patch:
-            patch.setattr("fastpfrec_flwr.simulation.run.InProcessGrid", Deployed)
-            return finished(len(devices), client_app, **{**SETTINGS, **changes})
-
-    return run
-
-
-def book_of(config):
-    with sqlite3.connect(Path(config["state-dir"]) / "device.sqlite3") as book:
-        return book.execute("SELECT user, SUM(uploads), MAX(round), SUM(epsilon) FROM uploads GROUP BY user").fetchall()
+from tests.e2e.shop import ITEMS, NUM_ITEMS, write_catalogue
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
-def test_they_train_on_their_own_files(deployed, devices, precision):
+def test_they_train_on_their_own_files(deployed, devices, precision, book_of):
     run = deployed(upload_precision=precision, download_precision=precision)
     facts = run.json("config.json")
     assert (facts["super_nodes"], facts["data"]["users"], facts["data"]["items"]) == (3, 18, NUM_ITEMS)
@@ -101,7 +53,7 @@ def test_nothing_of_a_persons_data_is_in_what_the_server_keeps(deployed, devices
         assert config["state-dir"] not in kept
 
 
-def test_a_new_run_begins_anew_and_the_book_goes_on(deployed, devices):
+def test_a_new_run_begins_anew_and_the_book_goes_on(deployed, devices, book_of):
     deployed()
     deployed(num_rounds=2, evaluate_every=0)
     assert [row[1] for row in book_of(devices[2])] == [5]
@@ -109,7 +61,7 @@ def test_a_new_run_begins_anew_and_the_book_goes_on(deployed, devices):
     assert len(trainings) == 2
 
 
-def test_an_owners_limit_ends_the_uploads_not_the_evaluation(deployed, devices):
+def test_an_owners_limit_ends_the_uploads_not_the_evaluation(deployed, devices, book_of):
     first = deployed(num_rounds=1, evaluate_every=1)
     devices[2]["epsilon-limit"] = 2.5 * first.summary["privacy"]["epsilon_per_upload"]
     run = deployed(num_rounds=4, evaluate_every=4)
@@ -170,7 +122,7 @@ def changing(change, server_round):
     return call
 
 
-def test_a_file_that_changes_between_rounds(deployed, devices):
+def test_a_file_that_changes_between_rounds(deployed, devices, book_of):
     """A user more from round 2 on: the device goes on with both, one a round as it is asked; a new run knows of two."""
 
     def more():
@@ -201,7 +153,7 @@ def test_a_file_that_is_half_written_costs_a_round(deployed, devices):
     assert "me.csv" in run.log
 
 
-def test_a_full_disk_costs_the_round_not_the_state(deployed, devices, monkeypatch):
+def test_a_full_disk_costs_the_round_not_the_state(deployed, devices, monkeypatch, book_of):
     from fastpfrec_flwr.client.device import Device
 
     charge = Device.charge
@@ -219,7 +171,7 @@ def test_a_full_disk_costs_the_round_not_the_state(deployed, devices, monkeypatc
     assert run.summary["clients"]["trained"] == 2 * 18 + 17
 
 
-def test_the_server_goes_back_and_the_devices_follow(deployed, devices):
+def test_the_server_goes_back_and_the_devices_follow(deployed, devices, book_of):
     """With deviations, which belong to a round exactly: devices resume by themselves, one of them without a copy."""
     changes = {
         "blend_weight": 0.5,

@@ -2,6 +2,8 @@
 
 import pytest
 
+LIGHTGCN = {"encoder": "lightgcn", "leave_one_out": False, "norm_exponent": 0.0, "item_refresh_interval": 1}
+
 
 def test_again_is_the_same(finished):
     finished().assert_same(finished())
@@ -26,6 +28,15 @@ def test_the_number_of_supernodes_changes_nothing(finished, num_supernodes):
         {"negatives": "per-positive", "num_negatives": 2, "num_rounds": 4, "evaluate_every": 2},
         {"local_optimizer": "adam", "item_learning_rate": 1.0, "num_rounds": 3, "evaluate_every": 3},
         {"blend_weight": 0.5, "num_rounds": 3, "evaluate_every": 3},
+        {
+            "blend_weight": 0.5,
+            "num_rounds": 5,
+            "evaluate_every": 5,
+            "clients_per_round": 150,
+            "row_clip": 0.0,
+            **LIGHTGCN,
+        },
+        {"negatives": "per-positive", "num_negatives": 32, "num_rounds": 5, "evaluate_every": 5},
     ],
     ids=lambda changes: next(iter(changes.items()))[0] + "=" + str(next(iter(changes.items()))[1]),
 )
@@ -33,8 +44,10 @@ def test_nor_does_it_in_a_variant(finished, changes):
     finished(1, **changes).assert_same(finished(7, **changes))
 
 
-def test_nor_does_the_number_of_threads(finished):
-    finished(threads=1).assert_same(finished(threads=3))
+@pytest.mark.parametrize("changes", [{}, {"negatives": "per-positive", "num_rounds": 5, "evaluate_every": 5}], ids=str)
+def test_nor_does_the_number_of_threads(finished, changes):
+    finished(threads=1, **changes).assert_same(finished(threads=3, **changes))
+    finished(3, threads=4, **changes).assert_same(finished(3, threads=4, **changes))
 
 
 def test_another_seed_is_another_run(finished):
