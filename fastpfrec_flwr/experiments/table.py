@@ -13,6 +13,7 @@ from rich.table import Table
 from fastpfrec_flwr.experiments.runner import study_of_folder
 from fastpfrec_flwr.experiments.study import RunRecord, Study
 from fastpfrec_flwr.experiments.suite import SuiteError
+from fastpfrec_flwr.report.reading import read_object, same_source, source_of
 
 
 def study_tables(path: Path) -> list[Table]:
@@ -67,7 +68,7 @@ def study_tables(path: Path) -> list[Table]:
 
 
 def status_table(path: Path) -> tuple[Table, list[str]]:
-    """How many runs of each variant and data set are done, and a line for each that failed."""
+    """How many runs of each variant and data set are done; a line for each that failed, and for what the runs do not share."""
     study = Study(path).read()
     runs = study_of_folder(path)
     table = Table("data set", "variant", "done", "failed", "running", "missing")
@@ -96,7 +97,26 @@ def status_table(path: Path) -> tuple[Table, list[str]]:
         failures.append(
             f"note: these runs were made by {len(sources)} versions of the code: {', '.join(sorted(sources))}"
         )
+    done: dict[tuple[Any, Any], list[Path]] = {}
+    for entry, record in runs:
+        if record is not None and record.status == "done":
+            done.setdefault((entry["data_set"], entry["variant"]), []).append(path / str(entry["folder"]))
+    for (data_set, variant), folders in done.items():
+        failures += _other_data(f"{variant} on {data_set}", folders)
     return table, failures
+
+
+def _other_data(what: str, folders: Sequence[Path]) -> list[str]:
+    """A line that names the runs of a variant whose data is not that of its first one."""
+    sources = [source_of(read_object(folder / "config.json", [])) for folder in folders]
+    others = [folder for folder, source in zip(folders, sources, strict=True) if not same_source(sources[0], source)]
+    if not others:
+        return []
+    named = "".join(f"\n  {folder}" for folder in others)
+    return [
+        f"note: {what}: its seeds are not of one data set; these are of other data than {folders[0]}; remove what is of the old "
+        f"data and run the study again:{named}"
+    ]
 
 
 def _summary(folder: Path) -> dict[str, Any]:

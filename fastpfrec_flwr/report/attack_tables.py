@@ -76,7 +76,7 @@ def _found(told: Sequence[Mapping[str, Any]]) -> list[Cell]:
         ("bad_nodes", "isolated", "seen", "bad_nodes_found"),
         ("good_nodes", "isolated", "seen", "good_nodes_lost"),
     ):
-        counts = [(int(each[side].get(part, 0)), int(each[side].get(whole, 0))) for each in told if side in each]
+        counts = [(int(each[side].get(part) or 0), int(each[side].get(whole) or 0)) for each in told if side in each]
         found, of = sum(each[0] for each in counts), sum(each[1] for each in counts)
         cells.append(number(show.share(found, of), found / of if of else None, name))
     return cells
@@ -114,11 +114,11 @@ def _mean_of(runs: Sequence[Run], name: str) -> float | None:
 
 def _latency(runs: Sequence[Run]) -> Cell:
     """Seconds of the trusted nodes divided among them: they are machines of their own, here they share one."""
-    found = [
-        float(run.summary["seconds"]["trusted_nodes_round"]) / int(run.config["num-trusted-nodes"])
-        for run in runs
-        if "trusted_nodes_round" in run.summary.get("seconds", {}) and run.config.get("tier") == "trusted-nodes"
-    ]
+    found = []
+    for run in runs:
+        seconds, nodes = run.summary.get("seconds", {}).get("trusted_nodes_round"), run.config.get("num-trusted-nodes")
+        if seconds is not None and isinstance(nodes, int) and nodes > 0 and run.config.get("tier") == "trusted-nodes":
+            found.append(float(seconds) / nodes)
     value = statistics.median(found) if found else None
     return number(show.DASH if value is None else f"{value * 1e3:.2g} ms", value, "check_seconds")
 

@@ -127,7 +127,7 @@ def _unfinished(study: Study) -> Table | None:
     for data_set, variant, seed in study.missing:
         rows.append(
             _unfinished_row(
-                data_set, variant, seed, "missing", show.DASH, "study.json names it; there is no run folder"
+                data_set, variant, seed, "missing", show.DASH, "study.json names it; there is no run folder of it"
             )
         )
     if not rows:

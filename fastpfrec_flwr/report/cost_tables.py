@@ -115,8 +115,8 @@ def _confusion(runs: Sequence[Run]) -> list[Cell]:
     cells = []
     told = [_attack(run) for run in runs if _attack(run)]
     for side in ("attackers", "honest"):
-        trained = sum(int(each[side]["trained"]) for each in told)
-        isolated = sum(int(each[side]["isolated"]) for each in told)
+        trained = sum(int(each[side]["trained"] or 0) for each in told)
+        isolated = sum(int(each[side]["isolated"] or 0) for each in told)
         for count, name in ((isolated, "isolated"), (trained - isolated, "let_in")):
             text = f"{count:,} ({show.share(count, trained)})" if told else show.DASH
             cells.append(number(text, count if told else None, f"{side}_{name}"))

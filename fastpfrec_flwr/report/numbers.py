@@ -61,12 +61,12 @@ def share(part: float, whole: float) -> str:
     return DASH if not whole else f"{part / whole:.2%}"
 
 
-def epsilon(value: float | str | None) -> str:
+def epsilon(value: object) -> str:
     """A privacy loss; what is no number stands as it is."""
     if value is None:
         return DASH
-    if isinstance(value, str):
-        return "\N{INFINITY}" if value == "infinity" else value
+    if not isinstance(value, int | float):
+        return "\N{INFINITY}" if value == "infinity" else str(value)
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastpfrec_flwr.evaluation.statistics import estimate, join_users
+from fastpfrec_flwr.report import shapes
 
 State = Literal["done", "failed", "unfinished"]
 
@@ -72,6 +73,34 @@ def same_people(one: Run, other: Run) -> bool:
     )
 
 
+def source_of(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What tells a run's data apart whatever its seed cut of it: the files' hashes, and how many users and items they have.
+
+    Parameters
+    ----------
+    facts : of `config.json`. Real devices say nothing of their files, and may come and go.
+    """
+    if facts.get("deployed"):
+        return {}
+    data = facts.get("data")
+    data = data if isinstance(data, Mapping) else {}
+    report = data.get("report")
+    report = report if isinstance(report, Mapping) else {}
+    found = {key: report[key] for key in ("users_in_source", "items_in_source") if key in report}
+    if "users" in data:
+        found["users"] = data["users"]
+    files = report.get("files")
+    for file in files if isinstance(files, list) else []:
+        if isinstance(file, Mapping) and file.get("sha256"):
+            found[f"{file.get('role')} file"] = file["sha256"]
+    return found
+
+
+def same_source(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two runs' `source_of` agree in all that both say."""
+    return all(one[key] == other[key] for key in one.keys() & other.keys())
+
+
 def numbers(values: Any) -> dict[str, float]:
     """Of a JSON object the entries that are finite numbers."""
     if not isinstance(values, Mapping):
@@ -96,10 +125,11 @@ def read_run(path: Path, notices: list[str]) -> Run | None:
     None where nothing says what was run.
     """
     before = len(notices)
-    record = read_object(path / "run.json", notices, wanted=False)
-    whole = read_object(path / "config.json", notices, wanted=record.get("status") not in ("failed", "running"))
-    summary = read_object(path / "summary.json", notices, wanted=False)
-    config = whole.get("config", {}) if isinstance(whole.get("config", {}), Mapping) else {}
+    record = _read_fitting(path / "run.json", shapes.RECORD, notices, wanted=False)
+    begun = record.get("status") not in ("failed", "running")
+    whole = _read_fitting(path / "config.json", shapes.CONFIG, notices, wanted=begun)
+    summary = _read_fitting(path / "summary.json", shapes.SUMMARY, notices, wanted=False)
+    config = whole.get("config", {})
     data_set = record.get("data_set") or summary.get("data_set") or config.get("data-set")
     seed = record.get("seed", summary.get("seed", config.get("seed")))
     if not isinstance(data_set, str) or not isinstance(seed, int):
@@ -157,6 +187,10 @@ def read_object(path: Path, notices: list[str], wanted: bool = True) -> dict[str
     return value
 
 
+def _read_fitting(path: Path, shape: Mapping[str, Any], notices: list[str], wanted: bool) -> dict[str, Any]:
+    return shapes.fitting(read_object(path, notices, wanted), shape, str(path), notices)
+
+
 def _read_lines(path: Path, notices: list[str]) -> tuple[Mapping[str, Any], ...]:
     """The evaluated rounds; a line that is no round is left out, with a notice."""
     try:
@@ -174,7 +208,7 @@ def _read_lines(path: Path, notices: list[str]) -> tuple[Mapping[str, Any], ...]
             notices.append(f"{path}, line {number}: is not JSON ({error}); the line is left out")
             continue
         if isinstance(value, dict) and _is_number(value.get("round")):
-            lines.append(value)
+            lines.append(shapes.fitting(value, shapes.LINE, f"{path}, line {number}", notices))
         else:
             notices.append(f"{path}, line {number}: has no round; the line is left out")
     return tuple(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fastpfrec_flwr.evaluation.significance import (
@@ -25,7 +25,7 @@ from fastpfrec_flwr.evaluation.statistics import (
     join_users,
     spread,
 )
-from fastpfrec_flwr.report.reading import same_people
+from fastpfrec_flwr.report.reading import Run, same_people, same_source, source_of
 from fastpfrec_flwr.report.study import Study
 
 # What tables show; all other metrics of the runs stand in `all-metrics.csv`.
@@ -116,8 +116,15 @@ class Results:
             values = [run.test[metric] for run in runs if metric in run.test]
             if values:
                 self.seeds[data_set, variant, metric] = spread(values)
+        other_data = _of_other_data(runs)
+        if other_data:
+            self.notices.append(
+                f"{variant} on {data_set}: its seeds are not of one data set (`data` in config.json: files, users, items): "
+                f"{', '.join(str(run.path) for run in other_data)} beside {runs[0].path}. The mean mixes them, there are no "
+                "intervals and tests over users; run all seeds again on the same files"
+            )
         with_users = [run.users for run in runs if run.users is not None]
-        if not with_users:
+        if not with_users or other_data:
             return
         if len(with_users) < len(runs):
             self.notices.append(
@@ -220,3 +227,8 @@ class Results:
             return reason
         test = wilcoxon([ours[seed] - theirs[seed] for seed in shared])
         return f"Wilcoxon over {len(shared)} seeds: p = {test.p:.3g}, not adjusted"
+
+
+def _of_other_data(runs: Sequence[Run]) -> list[Run]:
+    """Of the seeds of a variant those whose data is not that of the first, as far as the runs say."""
+    return [run for run in runs[1:] if not same_source(source_of(runs[0].facts), source_of(run.facts))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fastpfrec_flwr.report.errors import ReportError
@@ -15,7 +15,7 @@ from fastpfrec_flwr.report.reading import Run, is_run, read_object, read_run
 # Where and how fast, not what: two runs that differ in these only are runs of one variant.
 NOT_COMPARED = frozenset(
     {"data-set", "data-dir", "seed", "threads", "output-dir", "state-dir", "resume-from", "checkpoint-every", "device",
-     "round-timeout", "user-metrics", "trackers"}
+     "round-timeout", "user-metrics", "trackers", "metrics-file", "log-format"}
 )  # fmt: skip
 _MANY = 3  # differing settings that still make a name
 
@@ -132,7 +132,9 @@ def read_study(path: Path) -> Study:
             )
             for each in whole.get("paper", [])
         }
-        planned = [(each["data_set"], each["variant"], int(each["seed"])) for each in whole.get("runs", [])]
+        entries = whole.get("runs", [])
+        planned = [(each["data_set"], each["variant"], int(each["seed"])) for each in entries]
+        listed = {_inside(path, each["folder"]): each.get("key") for each in entries if each.get("folder")}
         name = str(whole["name"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ReportError(
@@ -140,7 +142,7 @@ def read_study(path: Path) -> Study:
             "seeds, see docs/reports.md"
         ) from None
     planned = planned or [(data, each.name, seed) for data in data_sets for each in variants for seed in seeds]
-    runs = _newest([run for each in sorted(path.glob("runs/*/*/seed-*")) if (run := read_run(each, notices))], notices)
+    runs = _newest(_runs_of(path, listed, notices), notices)
     known = {each.name for each in variants}
     for run in runs:
         if run.variant not in known or run.data_set not in data_sets:
@@ -155,7 +157,7 @@ def read_study(path: Path) -> Study:
         str(whole.get("title") or name),
         str(whole.get("question", "")),
         str(whole.get("protocol", "")),
-        reference if reference in known else None,
+        reference if isinstance(reference, str) and reference in known else None,
         variants,
         data_sets,
         tuple(runs),
@@ -164,6 +166,45 @@ def read_study(path: Path) -> Study:
         tuple(notices),
         bool(whole.get("quick")),
     )
+
+
+def _runs_of(path: Path, listed: Mapping[Path, Any], notices: list[str]) -> list[Run]:
+    """The runs that `study.json` lists; of a study that lists no folders, all that lie there.
+
+    Parameters
+    ----------
+    listed : folder -> the key that its `run.json` must agree with, or nothing.
+    """
+    there = sorted(path.glob("runs/*/*/seed-*"))
+    if not listed:
+        return [run for each in there if (run := read_run(each, notices))]
+    runs = []
+    for folder, key in listed.items():
+        if not is_run(folder):  # told as missing
+            continue
+        run = read_run(folder, notices)
+        if run is None:
+            continue
+        if key and run.record.get("key", key) != key:
+            notices.append(
+                f"{folder}: is a run of another configuration than study.json lists there (key {run.record['key']!r} in run.json, "
+                f"{key!r} listed): left out; run the study again"
+            )
+            continue
+        runs.append(run)
+    if others := [each for each in there if each not in listed and is_run(each)]:
+        notices.append(
+            f"{path / 'study.json'}: does not list {len(others)} of the run folders beside it, as {others[0].relative_to(path)}: "
+            "left out; they are of earlier versions of a variant, or were copied here. `fastpfrec experiment run` lists those that "
+            "belong to the suite"
+        )
+    return runs
+
+
+def _inside(path: Path, folder: str) -> Path:
+    """A listed folder in the study folder as it lies now: an absolute path is where it once lay."""
+    place = PurePosixPath(folder)
+    return path.joinpath(*place.parts[-4:]) if place.is_absolute() else path / place
 
 
 def _newest(runs: Sequence[Run], notices: list[str]) -> list[Run]:

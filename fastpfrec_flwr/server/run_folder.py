@@ -22,6 +22,12 @@ from fastpfrec_flwr.files import APP, source_fingerprint, write_atomically
 
 # A file of this name in a run's folder, put there by anybody, ends the run after the round that runs.
 STOP = "stop"
+# What a run may leave here beside its log and `config.json`, whoever writes it. First the summary, by which readers know a whole
+# run. Checkpoints are none of it: a run may go on from one.
+LEFT_BY_RUNS = (
+    "summary.json", "metrics.jsonl", "item_table.npz", "user_metrics.npz", "learning_curve.png", "catalogue.json", "attack.json",
+    "attack_rounds.csv",
+)  # fmt: skip
 
 
 class RunFolder:
@@ -44,6 +50,7 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             write_atomically(path / "log.txt", b"")
             (path / STOP).unlink(missing_ok=True)
+            self._earlier = [(each, each.stat()) for name in LEFT_BY_RUNS if (each := path / name).is_file()]
         except OSError as error:
             raise ConfigError(
                 f"output-dir must be a folder that can be written, got {str(path)!r} ({error.strerror or error})"
@@ -77,11 +84,31 @@ class RunFolder:
             file.write(kept + "\n")
 
     def write_config(self, config: RunConfig, facts: dict[str, Any]) -> None:
-        """Write `config.json`: the resolved configuration, versions, and what the data is."""
+        """Write `config.json`: the resolved configuration, versions, and what the data is.
+
+        Only here does the run take the folder's place: one that is refused before leaves an earlier run's files as they were.
+        """
+        self._remove_earlier(config)
         self._write_json(
             "config.json",
             {"config": config.to_flat_dict(), "versions": versions(), "source": source_fingerprint(), **facts},
         )
+
+    def _remove_earlier(self, config: RunConfig) -> None:
+        """Remove what lay here when the folder was opened: beside this run's files it would be taken for this run's."""
+        # What the run begins from may lie here as well, and is read later.
+        kept = {Path(each).expanduser().resolve() for each in (config.catalogue, config.initial_model) if each}
+        here = self.path.resolve()
+        if kept & {here, here / "item_table.npz"}:
+            kept |= {here / "item_table.npz", here / "catalogue.json"}
+        for file, before in self._earlier:
+            if here / file.name in kept:
+                continue
+            with suppress(FileNotFoundError):
+                now = file.stat()
+                if (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns):
+                    file.unlink()
+        self._earlier = []
 
     def add_metrics(self, line: dict[str, Any]) -> None:
         """Add one evaluated round to `metrics.jsonl`."""

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from fastpfrec_flwr.report.chapters import chapter_of
 from fastpfrec_flwr.report.errors import ReportError
 from fastpfrec_flwr.report.reading import read_run
 from fastpfrec_flwr.report.results import Results
@@ -48,6 +49,68 @@ def test_json_that_is_no_object(tmp_path):
     folder = write_run(tmp_path / "run", "a", 3, 0.3)
     (folder / "summary.json").write_text("[1]")
     assert read(folder)[1] == [f"{folder / 'summary.json'}: must hold a JSON object, got list"]
+
+
+ATTACK = {
+    "attackers": {"trained": 10, "isolated": 9}, "honest": {"trained": 90, "isolated": 1}, "damage": 0.5, "honest_ndcg": 0.2,
+}  # fmt: skip
+
+
+def spoiled(folder, file, keys, value):
+    """The run with something else in a place of a file."""
+    whole = json.loads((folder / file).read_text())
+    place = whole
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    write_json(folder / file, whole)
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "said"),
+    [
+        ("config.json", ["config"], [1], "config: must be an object, got [1]"),
+        ("config.json", ["versions"], None, "versions: must be an object, got None"),
+        ("config.json", ["data"], "a", "data: must be an object, got 'a'"),
+        ("summary.json", ["validation"], None, "validation: must be an object, got None"),
+        ("summary.json", ["validation", "ndcg@20"], "high", "validation, ndcg@20: must be a number, got 'high'"),
+        ("summary.json", ["seconds"], None, "seconds: must be an object, got None"),
+        ("summary.json", ["clients", "trained"], [], "clients, trained: must be a number, got []"),
+        ("summary.json", ["nodes"], {"rounds_away": "two"}, "nodes, rounds_away: must be a number, got 'two'"),
+        ("summary.json", ["attack"], {**ATTACK, "honest": None}, "attack, honest: must be an object, got None"),
+        ("summary.json", ["attack"], {**ATTACK, "damage": "some"}, "attack, damage: must be a number, got 'some'"),
+        ("summary.json", ["privacy"], {"lines": ["x"]}, "privacy, lines 1: must be an object, got 'x'"),
+    ],
+)
+def test_what_is_of_another_kind_is_named_and_the_rest_reported(tmp_path, file, keys, value, said):
+    folder = write_run(tmp_path / "run", "a", 3, 0.3)
+    spoiled(folder, "summary.json", ["attack"], ATTACK)
+    spoiled(folder, file, keys, value)
+    chapter = chapter_of(read_all([folder])[0])
+    assert f"{folder / file}, {said}: left out" in chapter.notices
+    assert "ndcg" in [table.key for table in chapter.tables()]
+
+
+def test_an_evaluated_round_of_another_kind(tmp_path):
+    folder = write_run(tmp_path / "run", "a", 3, 0.3)
+    (folder / "metrics.jsonl").write_text(
+        '{"round": 10, "validation": [1], "loss": "low"}\n{"round": 20, "validation": null}\n'
+    )
+    run, notices = read(folder)
+    assert run.last_round == 20
+    file = folder / "metrics.jsonl"
+    assert notices == [
+        f"{file}, line 1, validation: must be an object, got [1]: left out",
+        f"{file}, line 1, loss: must be a number, got 'low': left out",
+        f"{file}, line 2, validation: must be an object, got None: left out",
+    ]
+
+
+def test_what_a_run_may_leave_open_is_no_fault(tmp_path):
+    folder = write_run(tmp_path / "run", "a", 3, 0.3)
+    for keys in (["privacy"], ["attack"], ["test", "recall@10"], ["seconds", "round_median"]):
+        spoiled(folder, "summary.json", keys, None)
+    assert read(folder)[1] == []
 
 
 def test_a_broken_line_is_left_out(tmp_path):
@@ -168,6 +231,67 @@ def test_the_later_of_two_runs_counts(tmp_path):
     assert "an earlier run of 'FastPFRec', seed 1" in found.notices[0]
 
 
+def listed(study, **changes):
+    """Let a study list its runs as the experiments do, and the key of one variant be another."""
+    study.change(
+        runs=[
+            {"variant": variant, "data_set": data_set, "seed": seed, "key": changes.get(variant, "k"),
+             "folder": folder.relative_to(study.path).as_posix()}
+            for (data_set, variant, seed), folder in study.runs.items()
+        ]
+    )  # fmt: skip
+
+
+def test_runs_of_an_earlier_version_of_a_variant_are_left_out(tmp_path):
+    """A changed variant of which one seed has been run: the other seed's run on disk is of the old one."""
+    study = write_study(tmp_path / "study", ("a",))
+    old = {seed: study.runs.pop(("a", "FastPFRec", seed)) for seed in (1, 2)}
+    new = study.path / "runs" / "a" / "FastPFRec-87654321" / "seed-1"
+    study.runs["a", "FastPFRec", 1] = write_run(new, "a", 1, 0.5)
+    record = json.loads((old[1] / "run.json").read_text())
+    write_json(new / "run.json", {**record, "finished_at": "2025-01-01T00:00:00"})  # by a clock that is slow
+    listed(study)
+    study.path.rename(tmp_path / "moved")
+    found = read_study(tmp_path / "moved")
+    assert [run.path for run in found.of("a", "FastPFRec")] == [tmp_path / "moved" / new.relative_to(study.path)]
+    assert found.missing == ()
+    assert len(found.notices) == 1
+    assert (
+        "does not list 2 of the run folders beside it, as runs/a/FastPFRec-12345678/seed-1: left out"
+        in found.notices[0]
+    )
+
+
+def test_a_listed_run_of_another_configuration_is_left_out(tmp_path):
+    study = write_study(tmp_path, ("a",))
+    listed(study, **{"no noise": "another"})
+    found = read_study(tmp_path)
+    assert found.of("a", "no noise") == []
+    assert found.missing == (("a", "no noise", 1), ("a", "no noise", 2))
+    folder = study.runs["a", "no noise", 1]
+    assert found.notices[0].startswith(
+        f"{folder}: is a run of another configuration than study.json lists there (key 'k' "
+    )
+
+
+def test_a_listed_folder_is_of_the_study_wherever_that_lies(tmp_path):
+    study = write_study(tmp_path, ("a",))
+    runs = [
+        {
+            "variant": variant,
+            "data_set": data_set,
+            "seed": seed,
+            "folder": f"/where/it/was/{folder.relative_to(tmp_path)}",
+        }
+        for (data_set, variant, seed), folder in study.runs.items()
+    ]
+    study.change(runs=runs)
+    assert len(read_study(tmp_path).done()) == len(runs)
+    study.change(runs=[{**runs[0], "folder": 5}])
+    with pytest.raises(ReportError, match=r"study\.json: is no study"):
+        read_study(tmp_path)
+
+
 def test_a_run_that_the_study_does_not_name(tmp_path):
     study = write_study(tmp_path, ("a",))
     study.change(variants=[{"name": "FastPFRec"}])
@@ -185,6 +309,12 @@ def test_seeds_of_one_configuration_are_one_variant(tmp_path):
     assert [each.name for each in study.variants] == ["this configuration"]
     assert study.reference is None
     assert [run.seed for run in study.of("a", "this configuration")] == [1, 2]
+
+
+def test_where_a_run_tells_what_it_does_makes_no_other_variant(tmp_path):
+    places = {"metrics-file": str(tmp_path / "1.prom"), "log-format": "json", "trackers": "tensorboard"}
+    (study,) = read_all([write_run(tmp_path / "1", "a", 1, 0.3), write_run(tmp_path / "2", "a", 2, 0.3, **places)])
+    assert [each.name for each in study.variants] == ["this configuration"]
 
 
 def test_names_say_what_differs(tmp_path):

@@ -11,6 +11,7 @@ from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.messages import Description
 from fastpfrec_flwr.messages.secure import Hello, encode_hellos
 from fastpfrec_flwr.privacy.masking import group_threshold
+from fastpfrec_flwr.privacy.secure_sum import Member
 from fastpfrec_flwr.server.build import build_strategy
 from fastpfrec_flwr.server.nodes import SuperNodes
 from fastpfrec_flwr.server.secure import _Sums
@@ -78,12 +79,12 @@ def test_in_a_secure_sum_a_device_names_no_more_clients_than_it_was_asked_for(mo
     nodes = devices([1, 1])
     strategy = secure_strategy(nodes)
     orders = {node: strategy.order(1, 1) for node in nodes.ids}
-    hello = Hello(bytes(32), bytes(32))
 
     def replies(grid, action, contents, sums):
         for node, clients in ((100, [1, 2]), (101, [3])):
             question = Message(messages.encode_query(orders[node]), node, "train.hello")
-            yield node, Message(encode_hellos(dict.fromkeys(clients, hello)), reply_to=question)
+            hellos = {client: Member(b"sum", 0).hello() for client in clients}
+            yield node, Message(encode_hellos(hellos), reply_to=question)
 
     monkeypatch.setattr(strategy, "_ask", replies)
     sums = _Sums()
