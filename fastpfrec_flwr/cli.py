@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,16 +80,16 @@ def _run_config(options: list[str] | None, **changes: str) -> dict[str, Any]:
 @data_app.command("list")
 def list_command(data_dir: DataDir = "") -> None:
     """List the named data sets and where they were found."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.data.commands import list_data_sets
 
     with plain_errors():
-        table = Table("name", "found", "origin")
+        table = Table("name", Column("found", overflow="fold"), "origin")
         for row in list_data_sets(data_dir or None):
             table.add_row(row["name"], row["found"], row["origin"])
-        plain_console().print(table)
+        plain_console(_width()).print(table)
 
 
 @data_app.command()
@@ -107,7 +108,7 @@ def fetch(
 @data_app.command()
 def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", run_config: Settings = None) -> None:
     """Read and split a data set and say what was read and dropped."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from fastpfrec_flwr.console import plain_console
 
@@ -119,11 +120,16 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
         values = _run_config(run_config, data_set=name_or_path, data_dir=data_dir, split=split)
         config = parse_run_config(values)
         report = report_of(prepare_run(config, progress))
-    table = Table("what", "value")
+    table = Table("what", Column("value", overflow="fold"))
     for key, value in report.items():
         for line, cell in _lines(key, value):
             table.add_row(line.replace("_", " "), cell)
-    plain_console().print(table)
+    plain_console(_width()).print(table)
+
+
+def _width() -> int | None:
+    """Of a table with paths: the terminal's; in a pipe, where rich would take 80 columns, as wide as what it holds."""
+    return None if sys.stdout.isatty() else 10_000
 
 
 def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -41,6 +41,7 @@ def audit(
         if not chosen:
             names = "; ".join(each.name for each in protections())
             raise ConfigError(f"--only {only!r} is in no protection's name; there are: {names}")
+        folder = _writable(output_dir) if output_dir else None
         with console.status("") as status:
             found = run_audit(config, chosen, users, uploads, lambda name: status.update(f"run: {name}"))
             status.update("canaries")
@@ -48,8 +49,7 @@ def audit(
     tables = [observers_table(found, users, uploads), canary_table(canaries)]
     for table in tables:
         _print(table, console)
-    if output_dir:
-        folder = Path(output_dir).expanduser().absolute()
+    if folder is not None:
         whole = {
             "config": config.to_flat_dict(),
             "users": users,
@@ -69,6 +69,24 @@ def audit(
     if not all(row.as_expected for row in canaries):
         typer.echo("error: a mechanism does not keep its claim, or a mutant was not caught; see the canaries", err=True)
         raise typer.Exit(1)
+
+
+def _writable(output_dir: str) -> Path:
+    """The folder, made and tried: an audit takes long, and its tables are written last."""
+    from tempfile import TemporaryFile
+
+    from fastpfrec_flwr.config import ConfigError
+
+    folder = Path(output_dir).expanduser().absolute()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"--output-dir must be a folder that can be written, got {str(folder)!r} ({error.strerror or error})"
+        ) from error
+    return folder
 
 
 def _print(table: object, console: object) -> None:

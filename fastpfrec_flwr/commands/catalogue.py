@@ -39,7 +39,7 @@ def make(
     """Make a catalogue of the items of a data set, as a run with the default split has them, or of a list of ids."""
     with plain_errors():
         from fastpfrec_flwr.catalogue import Catalogue
-        from fastpfrec_flwr.recommend.history import read_history
+        from fastpfrec_flwr.recommend.history import ids_of_text
         from fastpfrec_flwr.recommend.titles import read_titles, titles_of
 
         known = read_titles(titles) if titles is not None else {}
@@ -48,7 +48,8 @@ def make(
 
             known = titles_of(fetch(name_or_path), "the titles fetched")
         if ids:
-            items, name = read_history(name_or_path), Path(name_or_path).stem
+            path = Path(name_or_path).expanduser()
+            items, name = ids_of_text(_text(path), str(path)), path.stem
         else:
             from fastpfrec_flwr.config import default_values, parse_run_config
             from fastpfrec_flwr.data.preparation import prepare, split_settings

@@ -129,7 +129,7 @@ def _loaded(path: Path):  # type: ignore[no-untyped-def]
 def measure(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     data_dir: Annotated[str, typer.Option(help="Folder that holds <data-set>/...; empty: as in the run.")] = "",
-    users: Annotated[int, typer.Option(help="So many test users, drawn by seed; 0: all.")] = 0,
+    users: Annotated[int, typer.Option(help="So many test users, drawn by seed; 0: all.", min=0)] = 0,
     formats: Annotated[str, typer.Option(help="Comma list of npz, safetensors, onnx.")] = "npz",
     as_json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False,
 ) -> None:
@@ -148,7 +148,7 @@ def measure(
     table = Table("export", "MB", "HR@10", "NDCG@10", "HR@20", "NDCG@20", "same top 10", "ms a list", title=run.name)
     for row in rows:
         table.add_row(
-            row["name"], f"{row['bytes'] / 1e6:.2f}",
+            row["name"] + ("" if row["fitted"] else ", no fit"), f"{row['bytes'] / 1e6:.2f}",
             *(f"{row[key]:.4f}" for key in ("hit_ratio_micro@10", "ndcg@10", "hit_ratio_micro@20", "ndcg@20")),
             f"{row['overlap']:.4f}", f"{row['milliseconds']:.2f}",
         )  # fmt: skip

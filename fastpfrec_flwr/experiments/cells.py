@@ -20,6 +20,8 @@ _NOT_IN_KEY = {
     "data-dir", "output-dir", "state-dir", "resume-from", "threads", "user-metrics", "round-timeout", "checkpoint-every",
     "trackers",
 }  # fmt: skip
+# These too, but runs are known by a key that has them: it always has their defaults.
+_AS_DEFAULT_IN_KEY = {"metrics-file": "", "log-format": "text"}
 # All that a reference with the data in one place depends on.
 _DATA_KEYS = {"data-set", "split", "validation-fraction", "test-fraction", "min-weight", "seed"}
 
@@ -108,7 +110,7 @@ def cell_of(suite: Suite, variant: Variant, data_set: str, seed: int, quick: boo
         ) from None
     kept = _DATA_KEYS if variant.kind == "central" else set(resolved) - _NOT_IN_KEY
     what: dict[str, Any] = {"kind": variant.kind, "model": variant.model}
-    what |= {key: resolved[key] for key in sorted(kept)}
+    what |= {key: _AS_DEFAULT_IN_KEY.get(key, resolved[key]) for key in sorted(kept)}
     chosen: dict[str, Any] = {}
     if variant.model in KINDS:
         chosen = central_values(variant.model, data_set)

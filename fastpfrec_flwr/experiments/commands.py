@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -59,16 +60,19 @@ def run(
     """
     with plain_errors():
         if name == "tuning":
+            _refuse_of_suites({"--quick": quick, "--seeds": seeds, "--variants": variants, "--workers": workers})
             _tune(model, data_sets, data_dir, output_dir)
             return
         from fastpfrec_flwr.experiments.cells import Choice, cells_of
         from fastpfrec_flwr.experiments.study import Study, default_study
-        from fastpfrec_flwr.experiments.suite import SuiteError, load_suite
+        from fastpfrec_flwr.experiments.suite import SuiteError, load_suite, placed_data_set
 
+        if model:
+            raise SuiteError(f"--model is of `experiment run tuning` alone, got {model!r}; a suite takes --variants")
         suite = load_suite(name)
         if workers < 0:
             raise SuiteError(f"--workers must be >= 0, got {workers}")
-        chosen = [_absolute(each) for each in _listed(data_sets)]
+        chosen = [placed_data_set(each, Path.cwd()) for each in _listed(data_sets)]
         choice = Choice(quick, chosen, _numbers(seeds), _listed(variants))
         cells = cells_of(suite, choice, str(Path(data_dir).expanduser().absolute()) if data_dir else "")
         path = Path(output_dir).expanduser().absolute() if output_dir else default_study(suite.name, quick)
@@ -77,6 +81,18 @@ def run(
             study.write(suite, cells, quick)
             status = _run_all(suite, study, cells, workers)
     raise typer.Exit(status)
+
+
+def _refuse_of_suites(options: dict[str, object]) -> None:
+    """An option that tuning has no use for must not look as if it were heeded."""
+    from fastpfrec_flwr.experiments.suite import SuiteError
+
+    for option, value in options.items():
+        if value:
+            raise SuiteError(
+                f"{option} is of suites; `tuning` takes --model, --data-sets, --data-dir and --output-dir, got {option} "
+                f"{value!r}. Budget and seed stand in experiments/tuning.toml"
+            )
 
 
 def _tune(models: str, data_sets: str, data_dir: str, output_dir: str) -> None:
@@ -165,12 +181,6 @@ def _numbers(text: str) -> list[int]:
     from fastpfrec_flwr.experiments.suite import SuiteError
 
     parts = _listed(text)
-    if wrong := [part for part in parts if not part.isdigit()]:
+    if wrong := [part for part in parts if not re.fullmatch("[0-9]{1,18}", part)]:
         raise SuiteError(f"--seeds must be whole numbers separated by commas, got {wrong[0]!r}")
     return [int(part) for part in parts]
-
-
-def _absolute(data_set: str) -> str:
-    """A name as it is, a path from where the command was given."""
-    is_path = "/" in data_set or data_set.endswith((".csv", ".tsv", ".inter", ".parquet", ".txt", ".dat"))
-    return str(Path(data_set).expanduser().absolute()) if is_path else data_set

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -22,15 +23,32 @@ from pydantic import (
     StrictInt,
     StrictStr,
     ValidationError,
+    ValidationInfo,
 )
 from pydantic import model_validator as validator
 
 from fastpfrec_flwr.config import ConfigError
 
+
+def placed_data_set(data_set: str, folder: Path) -> str:
+    """A name as it is; a path made absolute, from `folder`: it names the data set in overrides and keys, so it must be one."""
+    if "/" not in data_set and not data_set.endswith((".csv", ".tsv", ".inter", ".parquet", ".txt", ".dat")):
+        return data_set
+    path = folder.absolute() / Path(data_set).expanduser()
+    # Not the last part: a link's own name says what format it is.
+    return str(path.parent.resolve() / path.name if ".." in path.parts else path)
+
+
+def _placed(data_set: str, info: ValidationInfo) -> str:
+    folder = (info.context or {}).get("folder")
+    return data_set if folder is None else placed_data_set(data_set, folder)
+
+
 Overrides: TypeAlias = dict[str, StrictBool | StrictInt | StrictFloat | StrictStr]
 Text = Annotated[str, Field(min_length=1)]
 Seeds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-DataSets = Annotated[list[Text], Field(min_length=1)]
+DataSet = Annotated[Text, AfterValidator(_placed)]
+DataSets = Annotated[list[DataSet], Field(min_length=1)]
 Metric = Literal[
     "hit_ratio_micro@10", "hit_ratio_micro@20", "ndcg@10", "ndcg@20", "recall@10", "recall@20", "precision@10",
     "precision@20", "hit_rate_user@10", "hit_rate_user@20",
@@ -74,7 +92,7 @@ class Variant(_Part):
     model: Literal["popularity", "item-knn", "ease", "ials", "mf", "lightgcn", "sgl", "xsimgcl"] | None = None
     recipe: Annotated[str, Field(pattern=r"^[a-z0-9+-]*$")] = ""
     overrides: Overrides = {}
-    data_set: dict[str, Overrides] = {}
+    data_set: dict[DataSet, Overrides] = {}
 
     @validator(mode="after")
     def _fits(self) -> Self:
@@ -102,7 +120,7 @@ class PaperTable(_Part):
     rows: list[list[str | float | int]]
 
     @validator(mode="after")
-    def _is_a_table(self) -> Self:
+    def _is_a_table(self, info: ValidationInfo) -> Self:
         if self.columns[:2] != ["variant", "data-set"] or len(self.columns) < 3:
             raise ValueError(f"columns must be variant, data-set and metrics, got {self.columns}")
         known = PaperMetric.__args__  # type: ignore[attr-defined]
@@ -112,6 +130,7 @@ class PaperTable(_Part):
             good = len(row) == len(self.columns) and all(isinstance(name, str) for name in row[:2])
             if not good or not all(isinstance(value, int | float) for value in row[2:]):
                 raise ValueError(f"rows must hold two names and {len(self.columns) - 2} numbers, got {row}")
+            row[1] = _placed(str(row[1]), info)
         return self
 
     def figures(self) -> list[dict[str, str | float]]:
@@ -157,12 +176,12 @@ class Suite(_Part):
     figures: list[Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$")]] = []
     reference: str | None = None
     data_sets: DataSets
-    other_data_sets: list[Text] = []
+    other_data_sets: list[DataSet] = []
     seeds: Seeds
     timed: bool = False
     conf: Literal["", "conf", "conf/study"] = ""
     base: Overrides = {}
-    data_set: dict[str, Overrides] = {}
+    data_set: dict[DataSet, Overrides] = {}
     variants: Annotated[list[Variant], Field(min_length=1)]
     paper: list[PaperTable] = []
     quick: Quick
@@ -214,15 +233,19 @@ def slug(name: str) -> str:
     return "-".join("".join(each if each.isalnum() else " " for each in name.lower().replace("+", " plus ")).split())
 
 
-def parse_suite(values: Mapping[str, Any], file: str) -> Suite:
+def parse_suite(values: Mapping[str, Any], file: str, folder: Path | None = None) -> Suite:
     """Validate what a suite's file holds; its run-config keys are checked when a run of it is resolved.
+
+    Parameters
+    ----------
+    file : its name, for messages. folder : what relative paths of data sets are from; None leaves them as they are.
 
     Raises
     ------
     SuiteError listing everything that is wrong, a line each, with file, key, rule and value.
     """
     try:
-        suite = Suite.model_validate(dict(values))
+        suite = Suite.model_validate(dict(values), context={"folder": folder})
     except ValidationError as error:
         raise SuiteError("\n".join(f"{file}: {_explain(item)}" for item in error.errors())) from None
     suite._file = file
@@ -275,4 +298,4 @@ def load_suite(name_or_file: str) -> Suite:
         raise SuiteError(f"{path}: cannot be read ({error.strerror}); look at the path") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SuiteError(f"{path}: is not TOML ({error})") from None
-    return parse_suite(values, path.name)
+    return parse_suite(values, path.name, path.parent)

@@ -55,6 +55,8 @@ def ids_of_text(text: str, where: str) -> list[str]:
         found: Any = json.loads(text)
     except ValueError as error:
         raise ModelError(f"{where}: is no JSON ({error}); give a list of item ids") from error
+    except RecursionError:
+        raise ModelError(f"{where}: its JSON is nested too deeply; give a list of item ids") from None
     if isinstance(found, dict):
         found = found.get("items")
     if not isinstance(found, list) or not all(isinstance(each, str | int) for each in found):

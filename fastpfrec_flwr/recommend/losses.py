@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ from fastpfrec_flwr.recommend.errors import ModelError
 from fastpfrec_flwr.recommend.export import export_model
 from fastpfrec_flwr.recommend.loading import load_model, load_run
 from fastpfrec_flwr.recommend.measure import Quality, measure, users_with_truth
+from fastpfrec_flwr.recommend.model import LocalModel
 
 
 def split_of_run(facts: dict[str, Any], data_dir: str, catalogue: Catalogue | None = None) -> tuple[Split, bool]:
@@ -48,14 +50,25 @@ def split_of_run(facts: dict[str, Any], data_dir: str, catalogue: Catalogue | No
 def export_losses(
     run: Path, data_dir: str = "", most_users: int = 0, formats: list[str] | None = None
 ) -> list[dict[str, Any]]:
-    """One row for each format and precision: `name`, `bytes`, the metrics, `overlap` of the first ten with fp32, and
-    `milliseconds` for one list."""
+    """One row for each format and precision.
+
+    Parameters
+    ----------
+    run : its folder. data_dir : folder of named data sets, empty for that of the run. most_users : 0 for all.
+    formats : of `export`, None for npz.
+
+    Returns
+    -------
+    Rows of `name`, `bytes`, `users`, the metrics, `fitted` (whether the format fits private vectors), `overlap` of the first ten
+    with the run's own table used the same way, and `milliseconds` for one list.
+    """
     model = load_run(run)
     kept = run / "catalogue.json"
-    split, refit = split_of_run(dict(model.manifest), data_dir, Catalogue.load(kept) if kept.is_file() else None)
+    catalogue = Catalogue.load(kept) if kept.is_file() else None
+    split, refit = split_of_run(dict(model.manifest), data_dir or _data_dir_of(run), catalogue)
     users = users_with_truth(split, most_users)
     rows: list[dict[str, Any]] = []
-    reference: Quality | None = None
+    references: dict[bool, Quality] = {}  # with fitted vectors, and without
     with tempfile.TemporaryDirectory() as folder:
         for file_format in formats or ["npz"]:
             for precision in PRECISIONS:
@@ -64,15 +77,24 @@ def export_losses(
                 began = time.perf_counter()
                 quality = measure(loaded, split, users, refit)
                 seconds = time.perf_counter() - began
-                reference = reference or quality
+                fitted = isinstance(loaded, LocalModel)  # an ONNX graph ranks and does not fit
+                if fitted not in references:
+                    references[fitted] = measure(model, split, users, refit, fit=fitted)
                 rows.append(
                     {
                         "name": f"{file_format} {precision}",
                         "bytes": done.bytes,
                         "users": len(users),
                         **quality.metrics,
-                        "overlap": quality.overlap(reference),
+                        "fitted": fitted,
+                        "overlap": quality.overlap(references[fitted]),
                         "milliseconds": 1000 * seconds / max(len(users), 1),
                     }
                 )
     return rows
+
+
+def _data_dir_of(run: Path) -> str:
+    """The run's `data-dir`; empty where this machine has none: a run folder may have come from another."""
+    found = str(json.loads((run / "config.json").read_bytes())["config"].get("data-dir", ""))
+    return found if found and Path(found).is_dir() else ""

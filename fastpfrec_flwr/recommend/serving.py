@@ -68,7 +68,10 @@ def build_server(recommender: Recommender, host: str = "127.0.0.1", port: int = 
 
 def _request(body: bytes) -> tuple[list[str], int, None, list[str]]:
     """History, k, no private vector, ids to leave out."""
-    asked = json.loads(body)
+    try:
+        asked = json.loads(body)
+    except RecursionError:
+        raise ModelError("the request is nested too deeply; give lists of ids") from None
     if not isinstance(asked, dict) or not set(asked) <= {"items", "k", "without"}:
         raise ModelError('the request must be {"items": [...], "k": 10, "without": []}')
     lists = [asked.get(name, []) for name in ("items", "without")]

@@ -45,7 +45,8 @@ def titles_of(text: str, where: str) -> dict[str, str]:
     separator = next((each for each in ("\t", "|", "::", ",") if each in lines[0]), None)
     if separator is None:
         raise CatalogueError(f"{where}: its first line has one field ({lines[0]!r}); give lines with an id and a title")
-    rows = [line.split("::") for line in lines] if separator == "::" else list(csv.reader(lines, delimiter=separator))
+    # Only tables with commas quote: elsewhere a quotation mark is a title's own, and quoting would swallow the lines after it.
+    rows = _quoted_rows(lines, where) if separator == "," else [line.split(separator) for line in lines]
     # `movie_title:token_seq` has two words before its type; "The Name of the Rose" has more and is no header.
     names = [re.findall(r"[a-z]+", name.split(":")[0].lower()) for name in rows[0]]
     names = [words if len(words) <= 2 else [] for words in names]
@@ -56,3 +57,12 @@ def titles_of(text: str, where: str) -> dict[str, str]:
         item = next((i for i, name in enumerate(names) if i != title and set(name) & set(_IDS)), 0)
         rows = rows[1:]
     return {row[item].strip(): row[title].strip() for row in rows if len(row) > max(item, title) and row[item].strip()}
+
+
+def _quoted_rows(lines: list[str], where: str) -> list[list[str]]:
+    try:
+        return list(csv.reader(lines))
+    except csv.Error as error:
+        raise CatalogueError(
+            f"{where}: the titles are no CSV ({error}); look for a quotation mark that is not closed, or separate by tabs"
+        ) from error

@@ -134,3 +134,14 @@ def test_the_command_says_what_is_wrong():
     result = CliRunner().invoke(app, ["audit", "--only", "prayer"])
     assert result.exit_code == 2
     assert "is in no protection's name" in result.output
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path, monkeypatch):
+    from fastpfrec_flwr.cli import app
+
+    monkeypatch.setattr("fastpfrec_flwr.audit.running.run_audit", lambda *arguments: pytest.fail("has begun"))
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
+        result = CliRunner().invoke(app, ["audit", "--output-dir", str(place)])
+        assert result.exit_code == 2, result.output
+        assert f"error: --output-dir must be a folder that can be written, got '{place}'" in result.stderr

@@ -243,6 +243,16 @@ def test_data_show_counts_what_was_read(tmp_path):
     assert rows["duplicates"] == "1"
 
 
+def test_paths_are_whole_in_a_pipe(tmp_path, monkeypatch):
+    folder = tmp_path / ("long" * 15)
+    folder.mkdir()
+    own = folder / "own.csv"
+    own.write_text("user,item\n" + "".join(f"u{u},i{i}\n" for u in range(6) for i in range(6)))
+    assert str(own) in call("data", "show", own).stdout
+    monkeypatch.setattr("fastpfrec_flwr.data.commands.named_files", lambda *arguments, **more: {"all": own})
+    assert str(folder / "ml-100k") in call("data", "list", "--data-dir", folder).stdout
+
+
 def test_references_beat_chance():
     result = call("references", "synthetic")
     assert result.exit_code == 0, result.output

@@ -97,6 +97,25 @@ def test_runs_of_two_versions_are_noticed(tmp_path):
     assert notes[-1].startswith("note: these runs were made by 2 versions of the code: 0000")
 
 
+def test_seeds_of_unlike_data_are_noticed(tmp_path):
+    path = invented_study(tmp_path)
+    runs = [path / entry["folder"] for entry in Study(path).read()["runs"] if entry["variant"] == "none"]
+
+    def tell(folder, digest):
+        report = {"files": [{"role": "all", "sha256": digest}]}
+        (folder / "config.json").write_text(json.dumps({"data": {"users": 60, "report": report}}))
+
+    for folder in runs:
+        tell(folder, "1")
+    assert status_table(path)[1] == []
+    tell(runs[1], "2")
+    (note,) = status_table(path)[1]
+    assert note.startswith(
+        f"note: none on synthetic: its seeds are not of one data set; these are of other data than {runs[0]}; "
+    )
+    assert note.splitlines()[1:] == [f"  {runs[1]}"]
+
+
 def test_runs_that_were_cut_off_are_noticed(tmp_path):
     path = invented_study(tmp_path)
     record = next(path.glob("runs/*/*/seed-1/run.json"))
@@ -135,6 +154,12 @@ def test_default_folders_are_the_users_and_quick_has_its_own():
         (["run", "performance", "--variants", "two"], ["--variants", "'two'", "'ItemKNN'"]),
         (["run", "performance", "--workers", "-1"], ["--workers must be >= 0", "-1"]),
         (["run", "performance", "--output-dir", "/proc/nowhere"], ["/proc/nowhere", "cannot be written"]),
+        (["run", "performance", "--seeds", "1,²"], ["--seeds must be whole numbers", "'²'"]),
+        (["run", "performance", "--model", "fedmf"], ["--model is of `experiment run tuning`", "'fedmf'"]),
+        (["run", "tuning", "--quick"], ["--quick is of suites", "--data-sets"]),
+        (["run", "tuning", "--seeds", "1"], ["--seeds is of suites", "'1'"]),
+        (["run", "tuning", "--variants", "none"], ["--variants is of suites", "'none'"]),
+        (["run", "tuning", "--workers", "2"], ["--workers is of suites", "2"]),
         (["status", "performance"], ["study.json", "is", "a study folder?"]),
     ],
 )

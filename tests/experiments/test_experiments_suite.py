@@ -11,7 +11,15 @@ from fastpfrec_flwr.config import default_values, parse_run_config
 from fastpfrec_flwr.experiments import cells
 from fastpfrec_flwr.experiments.cells import Choice, cell_of, cells_of, folder_of_data
 from fastpfrec_flwr.experiments.recipes import conf_values
-from fastpfrec_flwr.experiments.suite import RUNNER_KEYS, SuiteError, load_suite, parse_suite, shipped_names, slug
+from fastpfrec_flwr.experiments.suite import (
+    RUNNER_KEYS,
+    SuiteError,
+    load_suite,
+    parse_suite,
+    placed_data_set,
+    shipped_names,
+    slug,
+)
 from tests.experiments.own import MINE, write
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +47,33 @@ def test_a_suite_of_ones_own(tmp_path):
         {"variant": "none", "data_set": "synthetic", "metric": "hit_ratio_micro", "value": 0.5, "where": "Table 1"},
         {"variant": "none", "data_set": "synthetic", "metric": "ndcg", "value": 0.25, "where": "Table 1"},
     ]
+
+
+def test_paths_of_data_in_a_suite_are_from_its_folder_and_one_with_those_of_the_command(tmp_path, monkeypatch):
+    text = (
+        MINE.replace('data-sets = ["synthetic"]', 'data-sets = ["./ratings.csv", "synthetic"]')
+        .replace("seeds = [1, 2]", 'seeds = [1, 2]\nother-data-sets = ["more/x"]')
+        .replace('"none", "synthetic", 0.5', '"none", "ratings.csv", 0.5')
+        .replace('name = "10 % false"', 'name = "10 % false"\ndata-set."sub/../ratings.csv" = { l2 = 0.5 }')
+        + '\n[data-set."ratings.csv"]\nl2 = 0.25\n'
+    )
+    suite = load_suite(str(write(tmp_path, text)))
+    file = str(tmp_path / "ratings.csv")
+    assert suite.data_sets == suite.quick.data_sets == [file, "synthetic"]
+    assert suite.other_data_sets == [str(tmp_path / "more" / "x")]
+    assert suite.paper[0].rows[0][1] == file
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    for name in (file, "../ratings.csv"):
+        found = cells_of(suite, Choice(data_sets=[placed_data_set(name, Path.cwd())], seeds=[1]))
+        assert [cell.data_set for cell in found] == [file] * 3
+        assert [cell.values["l2"] for cell in found[:2]] == [0.25, 0.5]
+    # Another file of the same name elsewhere is another run; the same data set twice is refused.
+    write(tmp_path / "sub", text)
+    assert cells_of(suite, Choice())[0].key != cells_of(load_suite("./mine.toml"), Choice())[0].key
+    write(tmp_path, text.replace('"./ratings.csv", "synthetic"', '"./ratings.csv", "ratings.csv"'))
+    with pytest.raises(SuiteError, match="data-sets must differ"):
+        load_suite(str(tmp_path / "mine.toml"))
 
 
 def test_the_later_of_the_layers_wins():
@@ -217,6 +252,8 @@ FREE = {
     "user-metrics",
     "round-timeout",
     "checkpoint-every",
+    "metrics-file",
+    "log-format",
 }
 OTHER = {
     **{key: not value for key, value in default_values().items() if isinstance(value, bool)},
@@ -241,7 +278,8 @@ def test_whatever_changes_figures_changes_the_key(name):
 
 @given(st.text("abc/", max_size=8), st.floats(1, 1e4), st.integers(0, 9))
 def test_places_and_patience_do_not(data_dir, timeout, every):
-    other = key_of({"round-timeout": timeout, "checkpoint-every": every}, data_dir)
+    places = {"metrics-file": "/run/m.prom", "log-format": "json"}
+    other = key_of({"round-timeout": timeout, "checkpoint-every": every, **places}, data_dir)
     assert other.key == key_of({}).key
     assert other.folder == key_of({}).folder
 

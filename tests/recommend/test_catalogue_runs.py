@@ -287,3 +287,10 @@ def test_make_show_extend(tmp_path):
     (tmp_path / "ids.txt").write_text("b\na\n")
     assert call("make", tmp_path / "ids.txt", "--ids", "-o", tmp_path / "d.json").exit_code == 0
     assert Catalogue.load(tmp_path / "d.json").ids == ("b", "a")
+    # A line is an id, also where it looks like a user and an item.
+    (tmp_path / "ids.txt").write_text("user 1\nb, large\nuser 2\n")
+    assert call("make", tmp_path / "ids.txt", "--ids", "-o", tmp_path / "d.json").exit_code == 0
+    assert Catalogue.load(tmp_path / "d.json").ids == ("user 1", "b, large", "user 2")
+    nowhere = call("make", tmp_path / "none.txt", "--ids", "-o", tmp_path / "d.json")
+    assert nowhere.exit_code == 2
+    assert "none.txt: the ids cannot be read" in nowhere.stderr

@@ -44,7 +44,8 @@ def test_standard_input(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [('{"other": 1}', "must be a list"), ("[1.5]", "must be a list"), ("[1", "no JSON")]
+    ("text", "words"),
+    [('{"other": 1}', "must be a list"), ("[1.5]", "must be a list"), ("[1", "no JSON"), ("[" * 100_000, "too deeply")],
 )
 def test_bad_json_is_refused(tmp_path, text, words):
     (tmp_path / "h.json").write_text(text)
@@ -61,6 +62,9 @@ def test_bad_json_is_refused(tmp_path, text, words):
         (b"item_id:token\tmovie_title:token_seq\trelease_year:token\n1\tToy Story\t1995\n", {"1": "Toy Story"}),
         (b'title,year,item\n"A, B",9,x\n', {"x": "A, B"}),
         (b"1::Toy Story::Animation\n", {"1": "Toy Story"}),
+        (b'1\t"Heroes" of old\n2\t"Unclosed\n3\tThird\n', {"1": '"Heroes" of old', "2": '"Unclosed', "3": "Third"}),
+        (b'1|"Unclosed|x\n2|Second|x\n', {"1": '"Unclosed', "2": "Second"}),
+        (b"1\t" + b"long " * 40_000 + b"\n", {"1": ("long " * 40_000).strip()}),
         ("﻿id,name\n1,Öl\n".encode(), {"1": "Öl"}),
     ],
 )
@@ -74,3 +78,9 @@ def test_files_without_titles_are_refused(tmp_path, data):
     (tmp_path / "t").write_bytes(data)
     with pytest.raises(CatalogueError, match="give lines with an id and a title"):
         read_titles(tmp_path / "t")
+
+
+def test_a_quotation_mark_that_is_never_closed_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text('1,"Unclosed\n' + "2,Second\n" * 20_000)
+    with pytest.raises(CatalogueError, match=r"t\.csv: the titles are no CSV .* not closed"):
+        read_titles(tmp_path / "t.csv")

@@ -1,6 +1,7 @@
 """From a whole run to a list: the run folder, its exports, the state on the devices, the commands, HTTP."""
 
 import json
+import shutil
 import threading
 import urllib.error
 import urllib.request
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 from fastpfrec_flwr.cli import app
 from fastpfrec_flwr.config import parse_run_config
 from fastpfrec_flwr.data.preparation import prepare, split_settings
-from fastpfrec_flwr.recommend import ModelError, Recommender
+from fastpfrec_flwr.recommend import ModelError, Recommender, losses
 from fastpfrec_flwr.recommend.device import private_vector
 from fastpfrec_flwr.recommend.loading import load_run
 from fastpfrec_flwr.recommend.losses import export_losses, split_of_run
@@ -63,6 +64,42 @@ def test_exports_lose_next_to_nothing(run):
         assert rows[name]["overlap"] > overlap
         assert rows[name]["ndcg@20"] == pytest.approx(reference["ndcg@20"], abs=0.005)
         assert rows[name]["bytes"] < reference["bytes"]
+
+
+def test_onnx_is_held_against_lists_without_a_fit_in_any_order(run, monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    one, other = (
+        {row["name"]: row for row in export_losses(run.folder, most_users=60, formats=formats)}
+        for formats in (["npz", "onnx"], ["onnx", "npz"])
+    )
+    assert {name: row["overlap"] for name, row in one.items()} == {name: row["overlap"] for name, row in other.items()}
+    assert one["npz fp32"]["overlap"] == 1
+    assert one["onnx fp32"]["overlap"] > 0.999
+    assert one["npz fp32"]["ndcg@20"] != one["onnx fp32"]["ndcg@20"]
+    assert [one[name]["fitted"] for name in ("npz fp32", "onnx fp32")] == [True, False]
+    monkeypatch.setenv("COLUMNS", "120")
+    assert "onnx int8, no fit" in call("measure", run.folder, "--users", 20, "--formats", "onnx").stdout
+
+
+def test_the_data_of_a_run_is_looked_for_where_it_was(run, tmp_path, monkeypatch):
+    """In the run's own data-dir, unless another is given; not in one that this machine has not."""
+    looked = []
+
+    def split(facts, data_dir, catalogue=None):
+        looked.append(data_dir)
+        raise ModelError("enough")
+
+    monkeypatch.setattr(losses, "split_of_run", split)
+    copy = tmp_path / "run"
+    shutil.copytree(run.folder, copy)
+    facts = run.json("config.json")
+    for own, given in ((tmp_path, ""), (tmp_path, "/other"), (tmp_path / "gone", "")):
+        facts["config"]["data-dir"] = str(own)
+        (copy / "config.json").write_text(json.dumps(facts))
+        with pytest.raises(ModelError, match="enough"):
+            export_losses(copy, given)
+    assert looked == [str(tmp_path), "/other", ""]
 
 
 def test_a_manifest_says_where_the_model_comes_from_and_not_where_it_lay(run):
@@ -171,6 +208,7 @@ def test_measure_command(run):
     assert [row["name"] for row in rows] == ["npz fp32", "npz fp16", "npz int8"]
     assert all(row["users"] == 50 for row in rows)
     assert "npz int8" in call("measure", run.folder, "--users", 20).stdout
+    assert call("measure", run.folder, "--users", -5).exit_code == 2
 
 
 # ---- HTTP ------------------------------------------------------------------------------------------------------------
@@ -188,7 +226,8 @@ def address(run):
 
 
 def ask(address, path, body=None):
-    request = urllib.request.Request(address + path, None if body is None else json.dumps(body).encode())
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+    request = urllib.request.Request(address + path, data)
     with urllib.request.urlopen(request, timeout=10) as answer:
         return json.loads(answer.read())
 
@@ -207,6 +246,7 @@ def test_http_answers_what_the_api_answers(run, address):
         ("/recommend", {"items": "50"}, 400),
         ("/recommend", {"history": []}, 400),
         ("/recommend", [1], 400),
+        ("/recommend", b"[" * 100_000, 400),
         ("/other", {}, 404),
         ("/other", None, 404),
     ],
