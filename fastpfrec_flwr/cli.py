@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -89,7 +88,7 @@ def list_command(data_dir: DataDir = "") -> None:
         table = Table("name", Column("found", overflow="fold"), "origin")
         for row in list_data_sets(data_dir or None):
             table.add_row(row["name"], row["found"], row["origin"])
-        plain_console(_width()).print(table)
+        plain_console().print(table)
 
 
 @data_app.command()
@@ -124,12 +123,7 @@ def show(name_or_path: NameOrPath, data_dir: DataDir = "", split: Split = "", ru
     for key, value in report.items():
         for line, cell in _lines(key, value):
             table.add_row(line.replace("_", " "), cell)
-    plain_console(_width()).print(table)
-
-
-def _width() -> int | None:
-    """Of a table with paths: the terminal's; in a pipe, where rich would take 80 columns, as wide as what it holds."""
-    return None if sys.stdout.isatty() else 10_000
+    plain_console().print(table)
 
 
 def _lines(key: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -156,7 +155,7 @@ def status(
         if not path.is_dir():
             path = default_study(load_suite(name).name, quick)
         table, failures = status_table(path)
-        console = plain_console(None if os.isatty(1) else 160)
+        console = plain_console()
         console.print(str(path), highlight=False)
         console.print(table)
         for line in failures:
@@ -168,7 +167,7 @@ def _print_tables(path: Path) -> None:
     from fastpfrec_flwr.console import plain_console
     from fastpfrec_flwr.experiments.table import study_tables
 
-    console = plain_console(None if os.isatty(1) else 200)
+    console = plain_console()
     for table in study_tables(path):
         console.print(table)
 
