@@ -59,7 +59,7 @@ def ways(cohort: Cohort, plan: CohortPlan, threads: int, compiler: bool = True) 
         found = operators_step(
             cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, cohort.config, False, False, "cpu",
             _BLOCK_BYTES, step,
-        )  # fmt: skip
+        ).on_host()  # fmt: skip
         return found.changes, found.private
 
     found = {"compiled": compiled, "autograd": autograd, "operators": lambda: operators(block_step)}

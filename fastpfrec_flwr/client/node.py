@@ -231,8 +231,7 @@ class Node:
             # draw lies on another side of them.
             anew = (phase,) if phase != "train" else ()
             if self.secret is not None:
-                chances = (self.config.keep_prob, self.config.perturbation_prob)
-                anew += (_digest(history), "{!r} {!r}".format(*chances))
+                anew += (_digest(history), f"{self.config.keep_prob!r} {self.config.perturbation_prob!r}")
         return build_local_graphs(
             history.items,
             history.starts[positions],

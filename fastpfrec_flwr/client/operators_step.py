@@ -54,6 +54,19 @@ class BlockResult(NamedTuple):
     losses: Tensor
 
 
+class OnDevice(NamedTuple):
+    """A step's results where they were computed: (touched, k) changes, (users, k) private vectors, (users,) losses."""
+
+    changes: Tensor
+    private: Tensor
+    losses: Tensor
+
+    def on_host(self) -> StepResult:
+        """The same in the host's memory; the one time that it waits for the device."""
+        return StepResult(self.changes.cpu().numpy(), self.private.cpu().numpy(), self.losses.double().cpu().numpy())
+
+
+@torch.no_grad()
 def operators_step(
     table: NDArray[np.float32],
     weights: NDArray[np.float32],
@@ -66,8 +79,8 @@ def operators_step(
     device: str,
     block_bytes: int = BLOCK_BYTES,
     step: Callable[[Block, RunConfig, bool, bool], BlockResult] | None = None,
-) -> StepResult:
-    """One SGD step for each user of a cohort, with a shared negative set.
+) -> OnDevice:
+    """One SGD step for each user of a cohort, with a shared negative set; its results stay on the device.
 
     Parameters
     ----------
@@ -76,27 +89,6 @@ def operators_step(
     device : torch device. block_bytes : that a block of users may take.
     step : that takes a block's step; None for `block_step`.
     """
-    changes, vectors, losses = cohort_on_device(
-        table, weights, private, graphs, plan, config, refresh, report_loss, device, block_bytes, step or block_step
-    )
-    return StepResult(changes.cpu().numpy(), vectors.cpu().numpy(), losses.double().cpu().numpy())
-
-
-@torch.no_grad()
-def cohort_on_device(
-    table: NDArray[np.float32],
-    weights: NDArray[np.float32],
-    private: NDArray[np.float32],
-    graphs: LocalGraphs,
-    plan: CohortPlan,
-    config: RunConfig,
-    refresh: bool,
-    report_loss: bool,
-    device: str,
-    block_bytes: int,
-    step: Callable[[Block, RunConfig, bool, bool], BlockResult],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`operators_step` with its results left on the device: (touched, k) changes, (users, k) vectors, (users,) losses."""
 
     def there(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -118,7 +110,7 @@ def cohort_on_device(
         edges = torch.where(inside, starts[block, None] + place, 0)
         neighbours, negatives = items[edges].long(), places[block]
         valid = negatives >= 0
-        found = step(
+        found = (step or block_step)(
             Block(
                 on_device[neighbours], on_device[touched[negatives.clamp(min=0)].long()], before[block],
                 norms[neighbours] * inside, (place < own_counts[block, None]).float(), valid.float(), degrees[block].float(),
@@ -128,7 +120,7 @@ def cohort_on_device(
         changes[torch.where(inside, slots[edges], len(plan.rows))] = found.rows
         changes[torch.where(valid, negatives, len(plan.rows))] = found.against
         vectors[block], losses[block] = found.private, found.losses
-    return changes[:-1], vectors, losses
+    return OnDevice(changes[:-1], vectors, losses)
 
 
 def _blocks(degrees: NDArray[np.int64], width: int, k: int, block_bytes: int) -> Iterator[tuple[int, int]]:

@@ -125,7 +125,9 @@ def _train(
     if simple and config.encoder == "fastgnn":
         from fastpfrec_flwr.client.operators_step import operators_step
 
-        result = operators_step(item_table, weights, private, graphs, plan, config, refresh, report_loss, device)
+        result = operators_step(
+            item_table, weights, private, graphs, plan, config, refresh, report_loss, device
+        ).on_host()
     else:
         from fastpfrec_flwr.client.autograd_step import autograd_step
 

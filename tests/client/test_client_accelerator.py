@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from cohorts import end_to_end
-from two_forms import CCL, close, cohort_for, operators, small_config
+from step_forms import CCL, close, cohort_for, operators, small_config
 
 from fastpfrec_flwr.client.accelerator import DeviceMemoryError, in_parts_that_fit
+from fastpfrec_flwr.client.autograd_step import autograd_step
 from fastpfrec_flwr.client.deviation import no_deviation
-from fastpfrec_flwr.client.operators_step import BLOCK_BYTES, block_step, cohort_on_device
+from fastpfrec_flwr.client.operators_step import BLOCK_BYTES, operators_step
 from fastpfrec_flwr.client.plan import plan_cohort
 from fastpfrec_flwr.client.training import train_cohort
 from fastpfrec_flwr.model.graph import build_local_graphs
@@ -34,8 +35,6 @@ def on_accelerator(cohort, config, device="somewhere", **changes):
 @pytest.fixture
 def accelerator(monkeypatch):
     """A device called `somewhere`, which is the CPU; its calls get the memory that a test gives it."""
-    from fastpfrec_flwr.client import autograd_step, operators_step
-
     calls = []
     most = {"users": 10**9}
 
@@ -49,8 +48,8 @@ def accelerator(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(operators_step, "operators_step", limited(operators_step.operators_step))
-    monkeypatch.setattr(autograd_step, "autograd_step", limited(autograd_step.autograd_step))
+    for step in (operators_step, autograd_step):
+        monkeypatch.setattr(f"fastpfrec_flwr.client.{step.__name__}.{step.__name__}", limited(step))
     return most, calls
 
 
@@ -61,18 +60,8 @@ def test_nothing_in_a_step_waits_for_the_device(name, refresh):
     config = small_config(**VARIANTS[name])
     cohort = cohort_for(config, sizes=SIZES)
     plan = plan_cohort(cohort.graphs, cohort.keys, True, config.num_negatives)
-    changes, vectors, losses = cohort_on_device(
-        cohort.table,
-        cohort.weights,
-        cohort.private,
-        cohort.graphs,
-        plan,
-        config,
-        refresh,
-        True,
-        "meta",
-        10_000,
-        block_step,
+    changes, vectors, losses = operators_step(
+        cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, True, "meta", 10_000
     )
     assert {each.device.type for each in (changes, vectors, losses)} == {"meta"}
     assert changes.shape == (len(plan.rows), cohort.table.shape[1])
@@ -83,9 +72,9 @@ def test_nothing_in_a_step_waits_for_the_device(name, refresh):
 def test_meta_does_tell_who_waits_and_who_mixes():
     """What the test above rests on."""
     there = torch.ones(3, device="meta")
-    with pytest.raises((RuntimeError, NotImplementedError)):
+    with pytest.raises(RuntimeError):
         there.tolist()
-    with pytest.raises((RuntimeError, NotImplementedError)):
+    with pytest.raises(RuntimeError):
         there[there > 0]
     with pytest.raises(RuntimeError):
         there + torch.ones(3)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from cohorts import end_to_end, run_config
-from two_forms import CCL
+from step_forms import CCL
 
 from fastpfrec_flwr.client.training import train_cohort
 from fastpfrec_flwr.evaluation.ranking import rank_top_k

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cohorts import end_to_end
 from dense_reference import cohort_step
-from two_forms import CCL, autograd, close, cohort_for, compiled, operators, small_config
+from step_forms import CCL, autograd, close, cohort_for, compiled, operators, small_config
 
 from fastpfrec_flwr.client import autograd_step as autograd_module
 from fastpfrec_flwr.client.deviation import no_deviation

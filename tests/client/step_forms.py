@@ -42,7 +42,7 @@ def operators(cohort: Cohort, config, refresh=False, block_bytes=BLOCK_BYTES):
     plan = plan_cohort(cohort.graphs, cohort.keys, True, config.num_negatives)
     return operators_step(
         cohort.table, cohort.weights, cohort.private, cohort.graphs, plan, config, refresh, True, "cpu", block_bytes
-    )
+    ).on_host()
 
 
 def close(got, expected, tolerance=2e-5):
