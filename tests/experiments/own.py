@@ -1,7 +1,10 @@
 """A user's own suite, small enough for tests, and ways to change it."""
 
 import json
+import tomllib
 from pathlib import Path
+
+from fastpfrec_flwr.experiments.suite import Suite, parse_suite
 
 MINE = """
 name = "mine"
@@ -49,6 +52,13 @@ def write(folder: Path, text: str = MINE) -> Path:
     path = folder / "mine.toml"
     path.write_text(text)
     return path
+
+
+def mine(change=lambda values: None) -> Suite:
+    """The suite, its values changed."""
+    values = tomllib.loads(MINE)
+    change(values)
+    return parse_suite(values, "mine.toml")
 
 
 def record_of(folder: Path) -> dict[str, object]:

@@ -84,7 +84,7 @@ def test_where_all_nodes_are_gone_the_model_stays_until_one_returns(finished):
 
 
 def test_a_resumed_run_meets_the_same_failures_and_quarantine(finished, tmp_path):
-    from tests.server.test_training_loop import run_until
+    from tests.server.test_training_resume import run_until
 
     settings = {
         "num_rounds": 8, "evaluate_every": 2, "checkpoint_every": 4, "num_trusted_nodes": 8, "node_z_threshold": 1.0,
